@@ -1,0 +1,357 @@
+"""The one commit: the only place that writes to a store.
+
+Contract     `submit(steps)` decides and commits; it returns when the commit is durable, or raises. One commit
+             is in flight; what arrives meanwhile shares the next one. The steps of one submit are all
+             in or all out; a refused submit leaves the others of its tick untouched.
+Invariants   C1  Replies leave after the commit they report is durable, in order.
+             C2  Memory and reads show durable commits only: states are replaced after the commit.
+             C3  Every call ends within the deadline: a tick takes at most half of it.
+             C4  An unknown outcome ends the store handle and all states; both are rebuilt from the store.
+             C5  Fenced means finished: nothing is answered any more, reads included. Reopening takes
+                 the location only from the epoch that this committer owned itself.
+Time         A tick's time is read once, from the ticker that goes on from the last commit's time.
+Not here     What a step decides (log/ and the views), how a batch becomes durable (store/).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from penstock.broker.memory import States
+from penstock.clock import Clock, Ticker
+from penstock.errors import (
+    CorruptError,
+    FencedError,
+    InvalidError,
+    PenstockError,
+    UnavailableError,
+)
+from penstock.log.decision import Decision, Now, StateKey, Step, Timer
+from penstock.store.port import RefusedError, Store
+
+R = TypeVar("R")
+
+DEADLINE_SECONDS = 30.0
+#: A tick stops taking requests in when its batch has this size.
+TICK_BYTES = 8 << 20
+#: More requests than this waiting: new ones are turned away at once.
+WAITING_MAX = 10_000
+BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+
+#: Opens the store; the argument is the epoch to take over from, None at first.
+Opener = Callable[[int | None], Awaitable[Store]]
+
+
+class Request:
+    __slots__ = ("reply", "steps")
+
+    def __init__(self, steps: tuple[Step, ...], reply: asyncio.Future[list[Any]]) -> None:
+        self.steps = steps
+        self.reply = reply
+
+    def fail(self, error: BaseException) -> None:
+        if not self.reply.done():
+            self.reply.set_exception(error)
+
+
+class Shown:
+    """The view of one submit: memory and store, under what the tick and the submit itself wrote."""
+
+    def __init__(self, committer: Committer, store: Store, tick: Shown | None) -> None:
+        self._committer = committer
+        self._tick = tick
+        self._at_n = committer.applied_n
+        self.store = store
+        self.writes: dict[bytes, bytes | None] = {}
+        self.states: dict[StateKey, Any] = {}
+        self.timers: list[Timer] = []
+        self._fetched: dict[bytes, bytes | None] = {}
+
+    def state(self, key: StateKey) -> Any | None:
+        if key in self.states:
+            return self.states[key]
+        if self._tick is not None:
+            return self._tick.state(key)
+        return self._committer.states.get(key)
+
+    def row(self, key: bytes) -> bytes | None:
+        if key in self.writes:
+            return self.writes[key]
+        if self._tick is not None and key in self._tick.writes:
+            return self._tick.writes[key]
+        return self._fetched[key]
+
+    async def fetch(self, *keys: bytes) -> None:
+        for key in keys:
+            if key not in self._fetched:
+                self._fetched[key] = await self.store.get(key)
+
+    def keep(self, key: StateKey, state: Any) -> None:
+        # A state that was loaded while a commit went through may be older than memory.
+        if self._at_n == self._committer.applied_n and self.state(key) is None:
+            self._committer.states.put(key, state)
+
+    def add(self, decision: Decision) -> None:
+        self.writes.update(decision.writes)
+        self.states.update(decision.states)
+        self.timers.extend(decision.timers)
+
+    def take_in(self, submit: Shown) -> int:
+        self.writes.update(submit.writes)
+        self.states.update(submit.states)
+        self.timers.extend(submit.timers)
+        return sum(len(value) for value in submit.writes.values() if value is not None)
+
+
+class Health(msgspec.Struct):
+    """What a dashboard or a test may ask."""
+
+    commits: int = 0
+    requests: int = 0
+    refused: int = 0
+    unknown_outcomes: int = 0
+    reopened: int = 0
+
+
+class Committer:
+    def __init__(
+        self,
+        opener: Opener,
+        clock: Clock,
+        *,
+        deadline: float = DEADLINE_SECONDS,
+        on_timers: Callable[[list[Timer]], None] = lambda timers: None,
+    ) -> None:
+        self._opener = opener
+        self._clock = clock
+        self._deadline = deadline
+        self._on_timers = on_timers
+        self._store: Store | None = None
+        self._ticker: Ticker | None = None
+        self._epoch: int | None = None
+        self._waiting: deque[Request] = deque()
+        self._drain: asyncio.Task[None] | None = None
+        self._reopening: asyncio.Task[None] | None = None
+        self._finished: PenstockError | None = None
+        self._down: PenstockError | None = None
+        self.states = States()
+        self.applied_n = 0
+        self.health = Health()
+
+    async def open(self) -> None:
+        """Open the store, once. Errors are the caller's; later failures are healed here."""
+        try:
+            async with asyncio.timeout(self._deadline):
+                await self._open()
+        except TimeoutError:
+            raise UnavailableError("the store did not open in time") from None
+
+    async def _open(self) -> None:
+        store = await self._opener(self._epoch)
+        head = store.head()
+        self._store = store
+        self._epoch = store.epoch
+        self._ticker = Ticker(self._clock, head.time_ms)
+        self.applied_n = head.n
+
+    # -- reads
+
+    async def read(self, query: Callable[[Shown], Awaitable[R]]) -> R:
+        """Run a query over durable rows and states. It may keep states that it loads."""
+        store = self._require_store()
+        try:
+            async with asyncio.timeout(self._deadline):
+                result = await query(Shown(self, store, None))
+                await store.verify()
+        except TimeoutError:
+            raise UnavailableError("the store did not answer in time", hint="retry later") from None
+        except FencedError as error:
+            raise self._finish(error) from None
+        except InvalidError:
+            if store is not self._store:
+                raise UnavailableError("the store was reopened", hint="retry now") from None
+            raise
+        return result
+
+    # -- writes
+
+    async def submit(self, *steps: Step) -> list[Any]:
+        self._require_store()
+        if len(self._waiting) >= WAITING_MAX:
+            raise UnavailableError(
+                f"{WAITING_MAX} requests are waiting",
+                hint="slow down and retry; nothing was written",
+            )
+        request = Request(steps, asyncio.get_running_loop().create_future())
+        self._waiting.append(request)
+        if self._drain is None or self._drain.done():
+            self._drain = asyncio.get_running_loop().create_task(self._run())
+        return await request.reply
+
+    def now_ms(self) -> int:
+        assert self._ticker is not None, "open first"
+        return self._ticker.now_ms()
+
+    def _require_store(self) -> Store:
+        if self._finished is not None:
+            raise self._finished
+        if self._store is None:
+            reason = self._down or "it is not open"
+            raise UnavailableError(
+                f"the store is not available: {reason}", hint="retry later; nothing was written"
+            )
+        return self._store
+
+    async def _run(self) -> None:
+        while self._waiting and self._store is not None:
+            accepted: list[tuple[Request, list[Any]]] = []
+            try:
+                await self._tick(self._store, accepted)
+            except BaseException as error:  # a bug: nobody may wait for ever because of it
+                for request, _ in accepted:
+                    request.fail(error)
+                raise
+
+    async def _tick(self, store: Store, accepted: list[tuple[Request, list[Any]]]) -> None:
+        assert self._ticker is not None, "a store was opened"
+        now = Now(self._ticker.now_ms(), self._clock.entropy(16))
+        tick = Shown(self, store, None)
+        try:
+            async with asyncio.timeout(self._deadline / 2):
+                await self._decide(tick, now, accepted)
+                if tick.writes:
+                    await store.commit(
+                        self.applied_n + 1,
+                        list(tick.writes.items()),
+                        time_ms=now.ms,
+                        epoch=store.epoch,
+                    )
+                else:
+                    await store.verify()
+        except RefusedError as error:
+            self.health.refused += 1
+            self._fail(accepted, UnavailableError(str(error), hint=error.hint))
+        except FencedError as error:
+            self._finish(error)
+            self._fail(accepted, error)
+        except (TimeoutError, PenstockError) as error:
+            text = str(error) or "the store did not answer in time"
+            self._lose(store, UnavailableError(text))
+            self._fail(
+                accepted, error if isinstance(error, CorruptError) else UnavailableError(text)
+            )
+        else:
+            self._apply(tick)
+            for request, replies in accepted:
+                if not request.reply.done():
+                    request.reply.set_result(replies)
+
+    async def _decide(
+        self, tick: Shown, now: Now, accepted: list[tuple[Request, list[Any]]]
+    ) -> None:
+        size = 0
+        while self._waiting and size < TICK_BYTES:
+            request = self._waiting.popleft()
+            if request.reply.done():
+                continue  # the caller gave up before anything was decided
+            submit = Shown(self, tick.store, tick)
+            replies: list[Any] = []
+            accepted.append((request, replies))
+            try:
+                for step in request.steps:
+                    if step.load is not None:
+                        await step.load(submit)
+                    decision = step.decide(submit, now)
+                    submit.add(decision)
+                    replies.append(decision.reply)
+            except (FencedError, UnavailableError):
+                raise  # the store's, not the request's
+            except Exception as error:
+                accepted.pop()
+                request.fail(error)
+                continue
+            size += tick.take_in(submit)
+            self.health.requests += 1
+
+    def _apply(self, tick: Shown) -> None:
+        if tick.writes:
+            self.applied_n += 1
+            self.health.commits += 1
+        for key, state in tick.states.items():
+            self.states.put(key, state)
+        if tick.timers:
+            self._on_timers(tick.timers)
+
+    def _fail(self, accepted: list[tuple[Request, list[Any]]], error: PenstockError) -> None:
+        for request, _ in accepted:
+            request.fail(error)
+
+    # -- trouble
+
+    def _finish(self, error: PenstockError) -> PenstockError:
+        """This committer lost its epoch: it answers nothing more."""
+        if self._finished is None:
+            self._finished = error
+            store, self._store = self._store, None
+            self.states.clear()
+            self._turn_away(error)
+            if store is not None:
+                self._reopening = asyncio.get_running_loop().create_task(store.abandon())
+        return self._finished
+
+    def _lose(self, store: Store, error: PenstockError) -> None:
+        """The outcome is unknown: never go on with this handle or this memory."""
+        self.health.unknown_outcomes += 1
+        if self._store is not store:
+            return
+        self._store = None
+        self._down = error
+        self.states.clear()
+        self._turn_away(error)
+        self._reopening = asyncio.get_running_loop().create_task(self._reopen(store))
+
+    def _turn_away(self, error: PenstockError) -> None:
+        while self._waiting:
+            self._waiting.popleft().fail(error)
+
+    async def _reopen(self, lost: Store) -> None:
+        await lost.abandon()
+        attempt = 0
+        while self._finished is None:
+            try:
+                async with asyncio.timeout(self._deadline):
+                    await self._open()
+                self._down = None
+                self.health.reopened += 1
+                return
+            except FencedError as error:
+                self._finish(error)
+            except TimeoutError:
+                self._down = UnavailableError("the store did not open in time")
+            except PenstockError as error:
+                self._down = error
+            await self._clock.sleep(BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)])
+            attempt += 1
+
+    # -- the end
+
+    async def close(self) -> None:
+        """Finish what was accepted, then close the store. Later calls are an InvalidError."""
+        if self._drain is not None and self._store is not None:
+            with contextlib.suppress(Exception):
+                await self._drain
+        if self._finished is None:
+            self._finished = InvalidError("the location is closed", hint="open it again")
+        self._turn_away(self._finished)
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.wait([self._reopening])
+        store, self._store = self._store, None
+        if store is not None:
+            await store.close()

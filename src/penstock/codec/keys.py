@@ -1,0 +1,230 @@
+"""Keys: the whole table of key types, and the only place that builds or reads one. Pure.
+
+Every key starts with `version (u8 = 1) | type (u8)`. Integers are big-endian, so byte order is
+value order. TB is TerminatedBytes (scalars.py), which keeps the order too.
+
+    type  name        rest of the key                               value (file of codec/)
+    01    payload     message id (u64)                              payload.py      RFC 0001
+    02    active      queue id (TB) | priority (u8) | bucket (u64)  queuestate.py   RFC 0001
+    03    done        queue id (TB) | bucket (u64)                  queuestate.py   RFC 0001
+    04    failed      queue id (TB) | bucket (u64)                  queuestate.py   RFC 0001
+    05    attempts    queue id (TB) | message id (u64)              attempts.py     RFC 0001
+    06    config      queue id (TB)                                 queueconfig.py  RFC 0001
+    07    chain       n (u64); the newest also without n (head)     chain.py
+    08    ids         kind (u8)                                     idblock.py
+    09    name        kind (u8) | name (TB)                         catalogue.py
+    0A    log         log id (u64)                                  logrow.py
+    0B    node        log id (u64) | first offset (u64)             node.py
+    0C    staging     staging id (u64)                              staging.py
+    0D    staged      staging id (u64) | writer (u64) | n (u64)     node.py
+    0E    once        scope (u8) | owner (u64) | id (TB)            once.py
+    0F    hold        log id (u64) | holder (TB)                    once.py
+    10    garbage     first key to remove (TB)                      garbage.py
+    11    operations  commit n (u64)                                (pages, a later step)
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from penstock.codec.scalars import (
+    U64_MAX,
+    Reader,
+    encode_terminated,
+    encode_u8,
+    encode_u64_key,
+    lex_increment,
+)
+from penstock.errors import CorruptError
+
+VERSION = 1
+
+
+class KeyType(IntEnum):
+    PAYLOAD = 0x01
+    ACTIVE = 0x02
+    DONE = 0x03
+    FAILED = 0x04
+    ATTEMPTS = 0x05
+    CONFIG = 0x06
+    CHAIN = 0x07
+    IDS = 0x08
+    NAME = 0x09
+    LOG = 0x0A
+    NODE = 0x0B
+    STAGING = 0x0C
+    STAGED = 0x0D
+    ONCE = 0x0E
+    HOLD = 0x0F
+    GARBAGE = 0x10
+    OPERATIONS = 0x11
+
+
+class Kind(IntEnum):
+    """The name spaces of the catalogue. A name is unique within its kind."""
+
+    STREAM = 1
+    QUEUE = 2
+    TOPIC = 3
+    GRAPH = 4
+    SOURCE = 5
+    #: The metadata log of RFC 0001 and other logs that no user command can reach.
+    INTERNAL = 6
+
+
+class Scope(IntEnum):
+    """Whose idempotency a `once` row keeps."""
+
+    PRODUCER = 1
+    DEDUP = 2
+    QUERY = 3
+    PUBLISH = 4
+    LINK = 5
+
+
+_PREFIX = {kind: bytes((VERSION, kind)) for kind in KeyType}
+
+CHAIN_HEAD = _PREFIX[KeyType.CHAIN]
+
+
+def prefix(kind: KeyType) -> bytes:
+    return _PREFIX[kind]
+
+
+def prefix_end(start: bytes) -> bytes:
+    """Where a scan over everything that starts with `start` ends (exclusive)."""
+    end = lex_increment(start)
+    assert end is not None, "a key starts with version 1"
+    return end
+
+
+def key_type(key: bytes) -> KeyType:
+    if len(key) < 2 or key[0] != VERSION:
+        raise CorruptError(f"key {key[:16].hex()}: unknown version at byte 0")
+    try:
+        return KeyType(key[1])
+    except ValueError:
+        raise CorruptError(f"key {key[:16].hex()}: unknown type {key[1]:#04x} at byte 1") from None
+
+
+def open_key(key: bytes, expected: KeyType) -> Reader:
+    """A reader placed behind the prefix of a key of the expected type."""
+    found = key_type(key)
+    if found != expected:
+        raise CorruptError(
+            f"key {key[:16].hex()}: type {found.name} at byte 1, expected {expected.name}"
+        )
+    reader = Reader(key, f"{expected.name.lower()} key")
+    reader.at = 2
+    return reader
+
+
+def payload_key(message_id: int) -> bytes:
+    return _PREFIX[KeyType.PAYLOAD] + encode_u64_key(message_id, "message id")
+
+
+def active_key(queue_id: bytes, priority: int, bucket: int) -> bytes:
+    return b"".join(
+        (
+            _PREFIX[KeyType.ACTIVE],
+            encode_terminated(queue_id),
+            encode_u8(priority, "priority"),
+            encode_u64_key(bucket, "bucket"),
+        )
+    )
+
+
+def done_key(queue_id: bytes, bucket: int) -> bytes:
+    return _PREFIX[KeyType.DONE] + encode_terminated(queue_id) + encode_u64_key(bucket, "bucket")
+
+
+def failed_key(queue_id: bytes, bucket: int) -> bytes:
+    return _PREFIX[KeyType.FAILED] + encode_terminated(queue_id) + encode_u64_key(bucket, "bucket")
+
+
+def attempts_key(queue_id: bytes, message_id: int) -> bytes:
+    return (
+        _PREFIX[KeyType.ATTEMPTS]
+        + encode_terminated(queue_id)
+        + encode_u64_key(message_id, "message id")
+    )
+
+
+def config_key(queue_id: bytes) -> bytes:
+    return _PREFIX[KeyType.CONFIG] + encode_terminated(queue_id)
+
+
+def chain_key(n: int) -> bytes:
+    return CHAIN_HEAD + encode_u64_key(n, "commit number")
+
+
+def ids_key(kind: int) -> bytes:
+    return _PREFIX[KeyType.IDS] + encode_u8(kind, "id kind")
+
+
+def name_key(kind: Kind, name: bytes) -> bytes:
+    return _PREFIX[KeyType.NAME] + bytes((kind,)) + encode_terminated(name)
+
+
+def names_prefix(kind: Kind) -> bytes:
+    return _PREFIX[KeyType.NAME] + bytes((kind,))
+
+
+def log_key(log_id: int) -> bytes:
+    return _PREFIX[KeyType.LOG] + encode_u64_key(log_id, "log id")
+
+
+def node_key(log_id: int, first: int) -> bytes:
+    return nodes_prefix(log_id) + encode_u64_key(first, "offset")
+
+
+def nodes_prefix(log_id: int) -> bytes:
+    return _PREFIX[KeyType.NODE] + encode_u64_key(log_id, "log id")
+
+
+def last_node_key(log_id: int) -> bytes:
+    return node_key(log_id, U64_MAX)
+
+
+def staging_key(staging_id: int) -> bytes:
+    return _PREFIX[KeyType.STAGING] + encode_u64_key(staging_id, "staging id")
+
+
+def staged_key(staging_id: int, writer: int, n: int) -> bytes:
+    return staged_prefix(staging_id, writer) + encode_u64_key(n, "staged node")
+
+
+def staged_prefix(staging_id: int, writer: int | None = None) -> bytes:
+    start = _PREFIX[KeyType.STAGED] + encode_u64_key(staging_id, "staging id")
+    return start if writer is None else start + encode_u64_key(writer, "writer")
+
+
+def once_key(scope: Scope, owner: int, identity: bytes) -> bytes:
+    return b"".join(
+        (
+            _PREFIX[KeyType.ONCE],
+            bytes((scope,)),
+            encode_u64_key(owner, "owner"),
+            encode_terminated(identity),
+        )
+    )
+
+
+def hold_key(log_id: int, holder: bytes) -> bytes:
+    return holds_prefix(log_id) + encode_terminated(holder)
+
+
+def holds_prefix(log_id: int) -> bytes:
+    return _PREFIX[KeyType.HOLD] + encode_u64_key(log_id, "log id")
+
+
+def garbage_key(first_key: bytes) -> bytes:
+    return _PREFIX[KeyType.GARBAGE] + encode_terminated(first_key)
+
+
+def decode_node_key(key: bytes) -> tuple[int, int]:
+    """-> (log id, first offset)"""
+    reader = open_key(key, KeyType.NODE)
+    ids = reader.u64_key("log id"), reader.u64_key("first offset")
+    reader.end()
+    return ids

@@ -1,0 +1,82 @@
+"""The one pattern: a decision is a plain function from what it was shown to what it wants changed.
+
+Contract     A `Step` is one decision of one view: `load` brings what it needs into the view (the
+             only part that may wait), `decide` reads the view and returns a `Decision` without
+             touching anything. The driver (the broker, a test, the simulator) runs `decide` inside
+             a tick, so that it sees the writes and states of the tick's earlier steps; then it
+             commits all writes at once, then it replies.
+States       A state is a frozen summary of rows, kept in memory under a key (kind, id) so that
+             decisions need not read. It is always derivable from rows: `load` rebuilds it. It
+             replaces the older one only after the commit is durable, so memory never shows what
+             could vanish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Protocol
+
+import msgspec
+
+from penstock.store.port import Store
+
+StateKey = tuple[str, Hashable]
+
+
+class Timer(msgspec.Struct, frozen=True):
+    """A hint to look again; rebuilt from rows on open."""
+
+    at_ms: int
+    what: StateKey
+
+
+class Decision(msgspec.Struct, frozen=True):
+    reply: Any = None
+    #: Committed in ONE batch; None deletes.
+    writes: dict[bytes, bytes | None] = msgspec.field(default_factory=dict)
+    #: Summaries that replace the ones in memory when the commit is durable; None forgets.
+    states: dict[StateKey, Any] = msgspec.field(default_factory=dict)
+    timers: tuple[Timer, ...] = ()
+
+
+class View(Protocol):
+    """What a step is shown: durable rows and states, overlaid with those of the tick's earlier steps."""
+
+    @property
+    def store(self) -> Store:
+        """Durable rows, for `load` only."""
+        ...
+
+    def state(self, key: StateKey) -> Any | None:
+        """The newest state under this key in this tick, else in memory, else None."""
+        ...
+
+    def row(self, key: bytes) -> bytes | None:
+        """A row that `load` fetched with `fetch`, overlaid with the tick's writes. Unfetched: KeyError (a bug)."""
+        ...
+
+    async def fetch(self, *keys: bytes) -> None:
+        """For `load`: make these rows readable with `row`."""
+        ...
+
+    def keep(self, key: StateKey, state: Any) -> None:
+        """For `load`: put a state rebuilt from durable rows into memory (no effect if one is there)."""
+        ...
+
+
+class Now(msgspec.Struct, frozen=True):
+    ms: int  # the commit's time
+    seed: bytes  # 16 random bytes of this tick
+
+
+class Step(msgspec.Struct, frozen=True):
+    decide: Callable[[View, Now], Decision]
+    load: Callable[[View], Awaitable[None]] | None = None
+
+
+class Driver(Protocol):
+    """Who runs steps: broker/commit.py, or a test."""
+
+    async def submit(self, *steps: Step) -> list[Any]:
+        """Decide and commit these steps as one; all or none. Replies after the commit is durable, in order."""
+        ...

@@ -1,0 +1,167 @@
+"""A store in a bucket (or in memory): SlateDB with its WAL.
+
+Contract     See port.py. A commit is durable when SlateDB's WAL object is written. SlateDB shows a write
+             before that, so all reads ask for durable rows only.
+Fencing      SlateDB writes WAL objects with put-if-absent: a fenced writer's flush fails, so it cannot
+             acknowledge. Reads check the manifest's writer epoch, at most a second old.
+Chain        One row per commit, beside the head row, in the commit itself. Opening demands that the
+             rows above the last SST are dense and linked: a WAL object that is missing or empty in the
+             middle is otherwise read as "nothing there". Rows that SlateDB has in SSTs are pruned.
+Limit        If the newest WAL objects vanish from the bucket, nothing that is left speaks of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+from penstock.clock import Clock
+from penstock.codec.chain import (
+    NO_HASH,
+    ChainRecord,
+    chain_hash,
+    decode_chain,
+    encode_batch,
+    encode_chain,
+)
+from penstock.codec.keys import CHAIN_HEAD, chain_key, prefix_end
+from penstock.errors import CorruptError, FencedError, InvalidError, PenstockError
+from penstock.store.port import Head, Row, Writes
+from penstock.store.slate import COMMON, Place, SlateRows, make_settings, writer_epoch
+
+#: An epoch that was read this long ago still counts.
+EPOCH_SECONDS = 1.0
+#: How many chain rows one commit prunes at most.
+PRUNE_ROWS = 100
+CLOSE_SECONDS = 30.0
+
+
+class BucketStore:
+    def __init__(
+        self, rows: SlateRows, epoch: int, head: ChainRecord, *, oldest: int, clock: Clock
+    ) -> None:
+        self.epoch = epoch
+        self._rows = rows
+        self._head = head
+        self._clock = clock
+        self._oldest = oldest  # the lowest commit whose chain row is still there
+        self._in_ssts = 0  # commits up to this one are in SSTs
+        self._verified_at = -EPOCH_SECONDS
+        self._closed = False
+
+    @classmethod
+    async def open(cls, place: Place, *, clock: Clock, after: int | None = None) -> BucketStore:
+        if after is not None and await writer_epoch(place) != after:
+            place.release()
+            raise FencedError(f"another process took over epoch {after}")
+        rows = await SlateRows.open(place, make_settings(COMMON), durable_only=True)
+        try:
+            value = await rows.get(CHAIN_HEAD)
+            head = decode_chain(value) if value is not None else ChainRecord(0, 0, NO_HASH, NO_HASH)
+            epoch, last_seq = await rows.manifest()
+            oldest = await _verify_chain(rows, head, last_seq)
+            store = cls(rows, epoch, head, oldest=oldest, clock=clock)
+            # The epoch that was read is ours only if nobody came in between: this empty commit
+            # becomes durable only then.
+            await store.commit(head.n + 1, [], time_ms=head.time_ms, epoch=epoch)
+        except BaseException:
+            rows.forget()
+            raise
+        return store
+
+    def head(self) -> Head:
+        return Head(self._head.n, self._head.hash, self._head.time_ms)
+
+    async def get(self, key: bytes) -> bytes | None:
+        return await self._rows.get(key)
+
+    async def floor(self, key: bytes, *, low: bytes) -> Row | None:
+        return await self._rows.floor(key, low=low)
+
+    def scan(
+        self, low: bytes, high: bytes, *, reverse: bool = False, batch_rows: int = 256
+    ) -> AsyncIterator[list[Row]]:
+        return self._rows.scan(low, high, reverse=reverse, batch_rows=batch_rows)
+
+    async def commit(self, n: int, writes: Writes, *, time_ms: int, epoch: int) -> None:
+        self._check()
+        if epoch != self.epoch:
+            raise FencedError(f"this store belongs to epoch {self.epoch}, not {epoch}")
+        if n != self._head.n + 1:
+            raise InvalidError(f"commit {n} does not follow commit {self._head.n}")
+        body = encode_batch(writes)
+        previous = self._head.hash
+        chain = ChainRecord(n, time_ms, previous, chain_hash(previous, n, time_ms, body))
+        record = encode_chain(chain)
+        pruned = range(self._oldest, min(self._in_ssts, n - 1, self._oldest + PRUNE_ROWS))
+        rows = [*writes, (CHAIN_HEAD, record), (chain_key(n), record)]
+        await self._rows.write([*rows, *((chain_key(old), None) for old in pruned)], seqnum=n)
+        await self._rows.flush_wal()
+        self._head = chain
+        self._oldest = max(self._oldest, pruned.stop) if pruned else self._oldest
+
+    async def verify(self) -> None:
+        self._check()
+        now = self._clock.monotonic()
+        if now - self._verified_at < EPOCH_SECONDS:
+            return
+        epoch, self._in_ssts = await self._rows.manifest()
+        if epoch != self.epoch:
+            raise FencedError(f"another process opened the store, epoch {epoch}")
+        self._verified_at = now
+
+    async def checkpoint(self, *, lifetime_ms: int) -> str:
+        await self._rows.flush_memtable()
+        return await self._rows.create_checkpoint(lifetime_ms=lifetime_ms)
+
+    async def renew_checkpoint(self, checkpoint_id: str, *, lifetime_ms: int) -> None:
+        await self._rows.renew_checkpoint(checkpoint_id, lifetime_ms=lifetime_ms)
+
+    async def drop_checkpoint(self, checkpoint_id: str) -> None:
+        await self._rows.drop_checkpoint(checkpoint_id)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise InvalidError("the store is closed")
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                await self._rows.close(wal=True)
+        except (TimeoutError, PenstockError):
+            pass  # fenced or out of reach: everything acknowledged is in the WAL
+        finally:
+            self._rows.forget()
+
+    async def abandon(self) -> None:
+        self._closed = True
+        self._rows.forget()
+
+
+async def _verify_chain(rows: SlateRows, head: ChainRecord, last_seq: int) -> int:
+    """Demand every commit above the last SST, linked up to the head. -> the oldest row that is there."""
+    oldest = 1
+    expected: ChainRecord | None = None
+    async for batch in rows.scan(chain_key(0), prefix_end(CHAIN_HEAD)):
+        for _, value in batch:
+            record = decode_chain(value)
+            if expected is None:
+                oldest = record.n
+                if record.n > last_seq + 1:
+                    raise CorruptError(
+                        f"commit {last_seq + 1} is missing: the oldest is {record.n}"
+                    )
+            elif record.n != expected.n + 1 or record.previous != expected.hash:
+                raise CorruptError(
+                    f"commit {expected.n + 1} is missing or was replaced: {record.n} follows "
+                    f"{expected.n}. A WAL object may be lost"
+                )
+            expected = record
+    if expected != (head if head.n else None):
+        raise CorruptError(
+            f"the chain ends at commit {expected.n if expected else 0}, the head row says {head.n}"
+        )
+    return oldest

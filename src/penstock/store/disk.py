@@ -1,0 +1,100 @@
+"""What the folder store asks of the file system: durable files, durable names, synchronous folders.
+
+Contract     Everything here blocks and raises OSError; callers run it off the event loop and translate.
+             With `sync=False` (durability="os") nothing waits for the disk.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import fcntl
+import os
+from pathlib import Path
+
+_GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS
+_SYNC, _DIRSYNC = 0x8, 0x10000  # FS_SYNC_FL, FS_DIRSYNC_FL
+_ZEROS = bytes(1 << 20)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes, *, sync: bool) -> None:
+    """Put a whole file in the place of another: after a crash it is the old one or the new one."""
+    temporary = path.with_name(path.name + ".tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    try:
+        os.write(descriptor, data)
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+    temporary.rename(path)
+    if sync:
+        sync_folder(path.parent)
+
+
+def fill_zeros(descriptor: int, size: int, *, sync: bool) -> None:
+    """Write real zeros: an fdatasync of written blocks needs no change of the file's metadata."""
+    os.ftruncate(descriptor, 0)
+    os.posix_fallocate(descriptor, 0, size)
+    for at in range(0, size, len(_ZEROS)):
+        os.pwrite(descriptor, _ZEROS[: size - at], at)
+    if sync:
+        os.fsync(descriptor)
+
+
+def _flags(path: Path) -> int:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        buffer = array.array("l", [0])
+        fcntl.ioctl(descriptor, _GET_FLAGS, buffer, True)
+        return buffer[0]
+    finally:
+        os.close(descriptor)
+
+
+def make_synchronous(path: Path) -> bool:
+    """Make every later write below a folder synchronous; False where the file system does not.
+
+    SlateDB never syncs what it writes to a folder, so the folder must. The flags are inherited by new
+    files and folders on ext4; elsewhere they are refused (tmpfs, XFS) or not passed on (btrfs), which
+    a probe in a new subfolder shows.
+    """
+    probe = path / ".probe"
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            buffer = array.array("l", [0])
+            fcntl.ioctl(descriptor, _GET_FLAGS, buffer, True)
+            buffer[0] |= _SYNC | _DIRSYNC
+            fcntl.ioctl(descriptor, _SET_FLAGS, buffer)
+        finally:
+            os.close(descriptor)
+        with contextlib.suppress(FileNotFoundError):
+            probe.rmdir()
+        probe.mkdir()
+        inherited = _flags(probe)
+        probe.rmdir()
+    except OSError:
+        return False
+    return inherited & (_SYNC | _DIRSYNC) == _SYNC | _DIRSYNC
+
+
+def sync_file_system(path: Path) -> None:
+    """Make everything on the file system of `path` durable; the fallback for make_synchronous."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if ctypes.CDLL(None, use_errno=True).syncfs(descriptor) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
+    finally:
+        os.close(descriptor)

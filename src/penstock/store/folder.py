@@ -1,0 +1,337 @@
+"""A store in a folder: SlateDB with its WAL off, behind a journal of our own.
+
+Contract     See port.py. A commit is durable when its journal record is (journal.py), before SlateDB has
+             it; reads see it only after that. Survives kill -9 and power loss (durability="power"),
+             or kill -9 alone (durability="os", for tests).
+Order        write record, fdatasync, look at the epoch, write to SlateDB, acknowledge. Whoever takes
+             over: claim the epoch, open SlateDB (which fences it too), read the journal.
+Coverage     A segment is let go when SlateDB has written everything in it to objects and these are
+             durable: synchronous by inode flags, or by syncfs where the file system has none.
+Threads      The journal belongs to one daemon thread. A disk that hangs hangs that thread, not the
+             event loop; the caller's deadline ends the wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import warnings
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock.clock import Clock
+from penstock.codec.chain import (
+    NO_HASH,
+    ChainRecord,
+    chain_hash,
+    decode_batch,
+    decode_chain,
+    encode_batch,
+    encode_chain,
+)
+from penstock.codec.keys import CHAIN_HEAD
+from penstock.errors import CorruptError, FencedError, InvalidError, PenstockError, UnavailableError
+from penstock.store import disk
+from penstock.store.diskthread import DiskThread
+from penstock.store.journal import Journal, Recovered, claim, recover
+from penstock.store.port import Head, Row, Writes
+from penstock.store.slate import COMMON, Place, SlateRows, make_settings
+
+Durability = Literal["power", "os"]
+
+#: Replay hands SlateDB batches of about this size.
+REPLAY_BYTES = 4 << 20
+#: More segments than this waiting to be covered: ask SlateDB to flush now.
+FULL_SEGMENTS = 6
+#: How long a close waits for SlateDB to flush; the journal keeps what it did not.
+CLOSE_SECONDS = 30.0
+#: Where folders cannot be made synchronous, the file system is synced this often.
+SYNC_SECONDS = 10.0
+
+
+class FolderStore:
+    def __init__(
+        self,
+        folder: Path,
+        rows: SlateRows,
+        journal: Journal,
+        thread: DiskThread,
+        *,
+        head: ChainRecord | None,
+        uncovered: list[ChainRecord],
+        clock: Clock,
+        synced: bool,
+    ) -> None:
+        self.epoch = journal.epoch.number
+        self._folder = folder
+        self._rows = rows
+        self._journal = journal
+        self._head = head or ChainRecord(0, 0, NO_HASH, NO_HASH)
+        self._clock = clock
+        self._synced = synced  # SlateDB's own files are durable when written
+        self._thread = thread
+        thread.chore = journal.mark
+        #: Hashes, 16 bytes each, of the commits up to the head that SlateDB may not have in objects.
+        self._uncovered = bytearray().join(record.hash for record in uncovered)
+        self._keeper: asyncio.Task[None] | None = None
+        self._syncer: asyncio.Task[None] | None = None
+        self._closed = False
+        if not synced:
+            self._syncer = asyncio.get_running_loop().create_task(self._sync_often())
+        if uncovered:
+            self._keep()
+
+    # -- opening
+
+    @classmethod
+    async def open(
+        cls,
+        folder: Path,
+        *,
+        clock: Clock,
+        durability: Durability = "power",
+        create: bool = True,
+        after: int | None = None,
+    ) -> FolderStore:
+        if durability not in ("power", "os"):
+            raise InvalidError(f"durability is 'power' or 'os', not {durability!r}")
+        if not create and not (folder / "journal").is_dir():
+            raise InvalidError(f"{folder} is not a Penstock location", hint="check the path")
+        sync = durability == "power"
+        if not sync:
+            warnings.warn(
+                f"{folder}: durability='os': a power cut loses acknowledged data",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        try:
+            return await cls._open(folder, clock=clock, sync=sync, after=after)
+        except OSError as error:
+            raise UnavailableError(f"{folder}: {error.strerror or error}") from error
+
+    @classmethod
+    async def _open(
+        cls, folder: Path, *, clock: Clock, sync: bool, after: int | None
+    ) -> FolderStore:
+        if folder.exists() and not folder.is_dir():
+            raise InvalidError(f"{folder} is a file", hint="name a folder")
+        thread = DiskThread("penstock-journal")
+        epoch = rows = None
+        try:
+            synced = await thread.run(partial(_prepare_folder, folder, sync=sync))
+            epoch = await thread.run(partial(claim, folder / "journal", sync=sync, after=after))
+            rows = await SlateRows.open(
+                Place.folder(folder / "store"), _settings(slow_sync=not synced), durable_only=False
+            )
+            stored = await _stored_head(rows)
+            recovered = await thread.run(partial(recover, folder / "journal", stored))
+            head = await _replay(rows, recovered) or stored
+            journal = await thread.run(
+                partial(
+                    Journal,
+                    folder / "journal",
+                    epoch,
+                    store_id=recovered.store_id or clock.entropy(16),
+                    start=head,
+                    stored=stored,
+                    inherited=recovered.segments,
+                    entropy=clock.entropy,
+                    sync=sync,
+                )
+            )
+        except BaseException:
+            if rows is not None:
+                rows.forget()
+            thread.finish(epoch.release if epoch is not None else lambda: None)
+            raise
+        return cls(
+            folder,
+            rows,
+            journal,
+            thread,
+            head=head,
+            uncovered=[record.chain for record in recovered.records],
+            clock=clock,
+            synced=synced,
+        )
+
+    # -- reads
+
+    def head(self) -> Head:
+        return Head(self._head.n, self._head.hash, self._head.time_ms)
+
+    async def get(self, key: bytes) -> bytes | None:
+        return await self._rows.get(key)
+
+    async def floor(self, key: bytes, *, low: bytes) -> Row | None:
+        return await self._rows.floor(key, low=low)
+
+    def scan(
+        self, low: bytes, high: bytes, *, reverse: bool = False, batch_rows: int = 256
+    ) -> AsyncIterator[list[Row]]:
+        return self._rows.scan(low, high, reverse=reverse, batch_rows=batch_rows)
+
+    async def verify(self) -> None:
+        self._check()
+        self._journal.epoch.check()
+
+    # -- the commit
+
+    async def commit(self, n: int, writes: Writes, *, time_ms: int, epoch: int) -> None:
+        self._check()
+        if epoch != self.epoch:
+            raise FencedError(f"this store belongs to epoch {self.epoch}, not {epoch}")
+        if n != self._head.n + 1:
+            raise InvalidError(f"commit {n} does not follow commit {self._head.n}")
+        body = encode_batch(writes)
+        previous = self._head.hash
+        chain = ChainRecord(n, time_ms, previous, chain_hash(previous, n, time_ms, body))
+        await self._thread.run(lambda: self._journal.append(chain, body))
+        await self._rows.write([*writes, (CHAIN_HEAD, encode_chain(chain))], seqnum=n)
+        self._head = chain
+        self._uncovered += chain.hash
+        if self._journal.wants_care:
+            self._keep()
+
+    # -- letting go of what SlateDB has
+
+    def _keep(self) -> None:
+        if self._keeper is None or self._keeper.done():
+            self._keeper = asyncio.get_running_loop().create_task(self._care())
+
+    async def _care(self) -> None:
+        """Have a spare segment and release covered ones. A failure shows in the commit it hinders."""
+        with contextlib.suppress(OSError, PenstockError):
+            await self._thread.run(self._journal.prepare)
+            if self._journal.waiting() >= FULL_SEGMENTS or self._journal.inherits():
+                await self._rows.flush_memtable()
+            covered = self._covered()
+            if covered is not None:
+                if not self._synced:
+                    await self._thread.run(partial(disk.sync_file_system, self._folder))
+                await self._thread.run(partial(self._journal.cover, *covered))
+
+    def _covered(self) -> tuple[int, bytes] | None:
+        """The newest commit that SlateDB has in objects, as (n, hash), if it moved on."""
+        first = self._head.n - len(self._uncovered) // 16 + 1
+        n = min(self._rows.durable_seq(), self._head.n)
+        if n < first:
+            return None
+        end = (n - first + 1) * 16
+        digest = bytes(self._uncovered[end - 16 : end])
+        del self._uncovered[:end]
+        return n, digest
+
+    async def _sync_often(self) -> None:
+        """Without synchronous folders, garbage collection must not run ahead of what is durable."""
+        while True:
+            await self._clock.sleep(SYNC_SECONDS)
+            with contextlib.suppress(OSError):
+                await self._thread.run(partial(disk.sync_file_system, self._folder))
+
+    # -- checkpoints
+
+    async def checkpoint(self, *, lifetime_ms: int) -> str:
+        # A checkpoint is the state of the last manifest: flush first, or it misses the newest commits.
+        await self._rows.flush_memtable()
+        return await self._rows.create_checkpoint(lifetime_ms=lifetime_ms)
+
+    async def renew_checkpoint(self, checkpoint_id: str, *, lifetime_ms: int) -> None:
+        await self._rows.renew_checkpoint(checkpoint_id, lifetime_ms=lifetime_ms)
+
+    async def drop_checkpoint(self, checkpoint_id: str) -> None:
+        await self._rows.drop_checkpoint(checkpoint_id)
+
+    # -- the end
+
+    def _check(self) -> None:
+        if self._closed:
+            raise InvalidError("the store is closed")
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        if self._syncer is not None:
+            self._syncer.cancel()
+        try:
+            async with asyncio.timeout(CLOSE_SECONDS):
+                if self._keeper is not None:
+                    await self._keeper
+                await self._rows.close(wal=False)
+                if not self._synced:
+                    await self._thread.run(partial(disk.sync_file_system, self._folder))
+                await self._thread.run(partial(self._journal.close, self._head.n, self._head.hash))
+        except (OSError, TimeoutError, PenstockError):
+            # Fenced, or the disk is full or gone: everything acknowledged is in the journal.
+            pass
+        finally:
+            self._rows.forget()
+            self._thread.finish(self._journal.release)
+
+    async def abandon(self) -> None:
+        self._closed = True
+        for task in (self._keeper, self._syncer):
+            if task is not None:
+                task.cancel()
+        self._rows.forget()
+        # The thread may hang in the disk; it lets go of the files when it can, never before: a file
+        # descriptor that is closed too early could become somebody else's file.
+        self._thread.finish(self._journal.release)
+
+
+def _prepare_folder(folder: Path, *, sync: bool) -> bool:
+    """Make the folders; True when what SlateDB writes there needs no sync of ours."""
+    (folder / "journal").mkdir(parents=True, exist_ok=True)
+    (folder / "store").mkdir(exist_ok=True)
+    if not sync:
+        return True
+    synced = disk.make_synchronous(folder / "store")
+    disk.sync_folder(folder)
+    disk.sync_folder(folder.parent)
+    return synced
+
+
+def _settings(*, slow_sync: bool) -> Any:
+    """SlateDB's settings for a folder; with syncfs, garbage must outlive the pause between two."""
+    if not slow_sync:
+        return make_settings(COMMON, {"wal_enabled": False})
+    ages = {
+        f"garbage_collector_options.{kind}_options.min_age": "60s"
+        for kind in ("compacted", "compactions", "manifest")
+    }
+    return make_settings(COMMON, {"wal_enabled": False}, ages)
+
+
+async def _stored_head(rows: SlateRows) -> ChainRecord | None:
+    """The newest commit that SlateDB itself has, by its head row and by its manifest."""
+    value = await rows.get(CHAIN_HEAD)
+    _, last_seq = await rows.manifest()
+    stored = decode_chain(value) if value is not None else None
+    if (stored.n if stored else 0) != last_seq:
+        raise CorruptError(
+            f"the store's manifest ends at commit {last_seq}, its head row at "
+            f"{stored.n if stored else 0}"
+        )
+    return stored
+
+
+async def _replay(rows: SlateRows, recovered: Recovered) -> ChainRecord | None:
+    """Give SlateDB the commits that only the journal has; many commits make one batch."""
+    pending: dict[bytes, bytes | None] = {}
+    size = 0
+    chain: ChainRecord | None = None
+    for record in recovered.records:
+        pending.update(decode_batch(record.body))
+        size += len(record.body)
+        chain = record.chain
+        if size >= REPLAY_BYTES:
+            pending[CHAIN_HEAD] = encode_chain(chain)
+            await rows.write(pending.items(), seqnum=chain.n)
+            pending, size = {}, 0
+    if chain is not None and pending:
+        pending[CHAIN_HEAD] = encode_chain(chain)
+        await rows.write(pending.items(), seqnum=chain.n)
+    return chain

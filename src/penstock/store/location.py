@@ -1,0 +1,65 @@
+"""Locations: which store a string names.
+
+./data, /data, file:///data    a folder
+s3://bucket/prefix             a bucket (credentials and endpoint from the AWS_* variables)
+memory://name                  SlateDB in memory; lives as long as the process
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from penstock.clock import Clock
+from penstock.errors import InvalidError, UnavailableError
+from penstock.store.bucket import BucketStore
+from penstock.store.folder import Durability, FolderStore
+from penstock.store.port import Store
+from penstock.store.slate import Place
+
+#: Everything of a store in a bucket lies under this name, beside payloads and tables.
+STORE = "store"
+
+
+def folder_of(location: str) -> Path | None:
+    """The folder that a location names, or None when it names something else."""
+    if "\0" in location or not location:
+        raise InvalidError(f"{location!r} is not a location", hint="a folder, s3://… or memory://…")
+    if location.startswith("file://"):
+        parts = urlsplit(location)
+        if parts.netloc not in ("", "localhost"):
+            raise InvalidError(f"{location}: file:// takes an absolute path, as in file:///data")
+        return Path(unquote(parts.path))
+    return None if "://" in location else Path(location)
+
+
+async def open_store(
+    location: str,
+    *,
+    clock: Clock,
+    durability: Durability = "power",
+    create: bool = True,
+    after: int | None = None,
+) -> Store:
+    """Open the store of a location; fences whoever had it open.
+
+    Without `create` a folder must exist. With `after`, only if that epoch is still the newest.
+    """
+    folder = folder_of(location)
+    if folder is not None:
+        return await FolderStore.open(
+            folder, clock=clock, durability=durability, create=create, after=after
+        )
+    scheme, _, rest = location.partition("://")
+    bucket, _, prefix = rest.strip("/").partition("/")
+    if scheme == "memory":
+        return await BucketStore.open(Place(f"memory://{rest}", STORE), clock=clock, after=after)
+    if scheme in ("s3", "s3a", "gs", "az") and bucket:
+        path = f"{prefix}/{STORE}" if prefix else STORE
+        try:
+            return await BucketStore.open(
+                Place(f"{scheme}://{bucket}", path), clock=clock, after=after
+            )
+        except OSError as error:
+            raise UnavailableError(f"{location}: {error}") from error
+    raise InvalidError(f"{location!r} is not a location", hint="a folder, s3://… or memory://…")

@@ -1,0 +1,342 @@
+"""SlateDB behind plain calls: the only place that knows the engine, and the only one that translates
+its errors.
+
+Contract     `SlateRows` is an open database: get, floor, scan, write, flush, positions, checkpoints.
+             What makes a write durable is the business of folder.py (journal) and bucket.py (WAL).
+Errors       Transaction -> ConflictError, Closed(fenced) -> FencedError, Unavailable ->
+             UnavailableError, Data -> CorruptError, Invalid and Closed(clean) -> InvalidError.
+             Closed(panic) and Internal are bugs, or bytes that the engine did not check: they become
+             CorruptError too, because the handle is lost either way and nothing else is safe to say.
+Traps        Unknown settings are ignored silently, so every setting is read back. Object paths are
+             percent-encoded (twice), so a folder whose name has other than plain characters is
+             reached through /proc/self/fd. After a fork the runtime's threads are gone and every call
+             hangs, so a handle refuses to work in another process than its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+import slatedb.uniffi as engine
+
+from penstock.errors import (
+    ConflictError,
+    CorruptError,
+    FencedError,
+    InvalidError,
+    NotFoundError,
+    PenstockError,
+    UnavailableError,
+)
+from penstock.store import fastbytes
+from penstock.store.port import Row
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+fastbytes.install()
+
+#: A scan fetches about this much at a time, however large its rows are.
+SCAN_BYTES = 2 << 20
+CACHE_BYTES = 48 << 20
+
+_PLAIN = re.compile(r"[A-Za-z0-9/._ -]*")
+
+COMMON: dict[str, Any] = {
+    "manifest_poll_interval": "1s",
+    # Memory: what is not yet in an SST. The default of 1 GiB would be the broker's footprint.
+    "max_unflushed_bytes": 128 << 20,
+    "l0_sst_size_bytes": 32 << 20,
+    # With the defaults a memtable flush blocks for seconds once level 0 holds 8 tables.
+    "l0_max_ssts": 64,
+    "l0_max_ssts_per_key": 64,
+    "compactor_options.poll_interval": "100ms",
+    "compactor_options.commit_compacted_interval": "100ms",
+    "compactor_options.worker.compactions_poll_interval": "100ms",
+    "compactor_options.max_concurrent_compactions": 1,
+    "compactor_options.worker.max_concurrent_compactions": 1,
+    "compactor_options.worker.max_subcompactions": 1,
+    "compactor_options.worker.max_sst_size": 64 << 20,
+    "garbage_collector_options.wal_options.interval": "5s",
+    "garbage_collector_options.wal_options.min_age": "10s",
+    "garbage_collector_options.compacted_options.interval": "10s",
+    "garbage_collector_options.compacted_options.min_age": "15s",
+    "garbage_collector_options.compactions_options.interval": "10s",
+    "garbage_collector_options.compactions_options.min_age": "15s",
+    "garbage_collector_options.manifest_options.interval": "15s",
+    "garbage_collector_options.manifest_options.min_age": "30s",
+}
+
+
+def translate(error: Exception) -> PenstockError:
+    """One of SlateDB's errors as one of ours."""
+    text = str(getattr(error, "message", None) or error)
+    match error:
+        case engine.Error.Closed():
+            if error.reason == engine.CloseReason.FENCED:
+                return FencedError(f"another writer opened the store: {text}")
+            if error.reason == engine.CloseReason.CLEAN:
+                return InvalidError("the store is closed")
+            return CorruptError(f"the store stopped: {text}")
+        case engine.Error.Transaction():
+            return ConflictError(text)
+        case engine.Error.Unavailable():
+            return UnavailableError(text)
+        case engine.Error.Invalid():
+            return InvalidError(text)
+        case engine.Error.Data():
+            return CorruptError(text)
+        case _:
+            return CorruptError(f"the store failed: {text}")
+
+
+@contextlib.contextmanager
+def translated() -> Iterator[None]:
+    try:
+        yield
+    except (engine.Error, fastbytes.InternalError) as error:
+        raise translate(error) from error
+
+
+def _guarded(call: Callable[P, Awaitable[R]]) -> Callable[P, Awaitable[R]]:
+    @functools.wraps(call)
+    async def guarded(*args: P.args, **kwargs: P.kwargs) -> R:
+        rows = args[0]
+        assert isinstance(rows, SlateRows)
+        rows._check()
+        with translated():
+            return await call(*args, **kwargs)
+
+    return guarded
+
+
+def make_settings(*layers: dict[str, Any]) -> engine.Settings:
+    settings = engine.Settings.default()
+    wanted = {key: value for layer in layers for key, value in layer.items()}
+    for key, value in wanted.items():
+        settings.set(key, json.dumps(value))
+    effective = json.loads(settings.to_json_string())
+    for key, value in wanted.items():
+        found = functools.reduce(lambda node, part: node[part], key.split("."), effective)
+        assert found == value, f"SlateDB did not take the setting {key} = {value!r}: {found!r}"
+    return settings
+
+
+class Place:
+    """Where a database is: an object store and a path in it."""
+
+    #: Object stores of memory://name live as long as the process, so that they can be reopened.
+    _memory: dict[str, engine.ObjectStore] = {}
+
+    def __init__(self, url: str, path: str, *, descriptor: int | None = None) -> None:
+        self.path = path
+        self._descriptor = descriptor
+        try:
+            if url.startswith("memory:"):
+                self.objects = self._memory.get(url) or engine.ObjectStore.resolve("memory:///")
+                self._memory[url] = self.objects
+            else:
+                self.objects = engine.ObjectStore.resolve(url)
+        except engine.Error as error:
+            raise translate(error) from error
+
+    @classmethod
+    def folder(cls, folder: Path) -> Place:
+        absolute = str(folder.absolute())
+        if _PLAIN.fullmatch(absolute) and "//" not in absolute:
+            return cls("file:///", absolute[1:])
+        if not os.path.isdir("/proc/self/fd"):
+            raise InvalidError(f"{absolute}: the folder's name has characters that cannot be used")
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        return cls("file:///", f"proc/self/fd/{descriptor}", descriptor=descriptor)
+
+    def release(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+
+async def writer_epoch(place: Place) -> int:
+    """The epoch of the newest writer, without becoming one."""
+    with translated():
+        manifest = await engine.AdminBuilder(place.path, place.objects).build().read_manifest(None)
+    return manifest.writer_epoch if manifest is not None else 0
+
+
+class SlateRows:
+    def __init__(self, place: Place, db: engine.Db, *, durable_only: bool) -> None:
+        self._place = place
+        self._db = db
+        self._admin = engine.AdminBuilder(place.path, place.objects).build()
+        self._pid = os.getpid()
+        self._closed = False
+        durability = (
+            engine.DurabilityLevel.REMOTE if durable_only else engine.DurabilityLevel.MEMORY
+        )
+        self._read_options = engine.ReadOptions(
+            durability_filter=durability, dirty=False, cache_blocks=True
+        )
+        self._durability = durability
+
+    @classmethod
+    async def open(
+        cls, place: Place, settings: engine.Settings, *, durable_only: bool
+    ) -> SlateRows:
+        builder = engine.DbBuilder(place.path, place.objects)
+        builder.with_settings(settings)
+        cache = engine.DbCache.new_foyer_cache(
+            engine.FoyerCacheOptions(max_capacity=CACHE_BYTES, shards=4)
+        )
+        builder.with_db_cache(cache, 0)
+        with translated():
+            return cls(place, await builder.build(), durable_only=durable_only)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise InvalidError("the store is closed")
+        if os.getpid() != self._pid:
+            raise InvalidError(
+                "the store was opened by another process and does not survive a fork",
+                hint="open it in the child",
+            )
+
+    def __reduce__(self) -> Any:
+        raise InvalidError(
+            "an open store cannot be pickled", hint="pickle its location, and open that"
+        )
+
+    # -- reads
+
+    @_guarded
+    async def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = await self._db.get_with_options(key, self._read_options)
+        return value
+
+    async def floor(self, key: bytes, *, low: bytes) -> Row | None:
+        self._check()
+        with translated():
+            rows = await fastbytes.next_rows(
+                await self._scan(low, key, inclusive=True, reverse=True, read_ahead=256 << 10), 1
+            )
+        return rows[0] if rows else None
+
+    async def scan(
+        self, low: bytes, high: bytes, *, reverse: bool = False, batch_rows: int = 256
+    ) -> AsyncIterator[list[Row]]:
+        self._check()
+        with translated():
+            iterator = await self._scan(
+                low, high, inclusive=False, reverse=reverse, read_ahead=1 << 20
+            )
+        count = min(8, batch_rows)
+        while True:
+            self._check()
+            with translated():
+                rows = await fastbytes.next_rows(iterator, count)
+            if not rows:
+                return
+            yield rows
+            size = sum(len(value) for _, value in rows) // len(rows) + 1
+            count = max(1, min(batch_rows, SCAN_BYTES // size, count * 4))
+
+    async def _scan(
+        self, low: bytes, high: bytes, *, inclusive: bool, reverse: bool, read_ahead: int
+    ) -> Any:
+        order = engine.IterationOrder.DESCENDING if reverse else engine.IterationOrder.ASCENDING
+        return await self._db.scan_with_options(
+            engine.KeyRange(start=low, start_inclusive=True, end=high, end_inclusive=inclusive),
+            engine.ScanOptions(
+                durability_filter=self._durability,
+                dirty=False,
+                read_ahead_bytes=read_ahead,
+                cache_blocks=False,
+                max_fetch_tasks=1,
+                order=order,
+            ),
+        )
+
+    # -- writes
+
+    @_guarded
+    async def write(self, writes: Iterable[tuple[bytes, bytes | None]], *, seqnum: int) -> None:
+        """Into memory, as one atomic batch; not durable yet."""
+        batch = engine.WriteBatch()
+        for key, value in writes:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        await self._db.write_with_options(batch, engine.WriteOptions(seqnum=seqnum))
+
+    @_guarded
+    async def flush_wal(self) -> None:
+        await self._db.flush_with_options(engine.FlushOptions(flush_type=engine.FlushType.WAL))
+
+    @_guarded
+    async def flush_memtable(self) -> None:
+        await self._db.flush_with_options(
+            engine.FlushOptions(flush_type=engine.FlushType.MEM_TABLE)
+        )
+
+    # -- positions
+
+    def durable_seq(self) -> int:
+        """Everything up to this sequence number is in objects. Raises when the handle is dead."""
+        with translated():
+            status = self._db.status()
+            if status.close_reason == engine.CloseReason.FENCED:
+                raise FencedError("another writer opened the store")
+            seq: int = status.durable_seq
+            return seq
+
+    @_guarded
+    async def manifest(self) -> tuple[int, int]:
+        """-> (writer epoch, last sequence number in an SST), read from the store."""
+        manifest = await self._admin.read_manifest(None)
+        if manifest is None:
+            raise CorruptError("the store's manifest is missing")
+        return manifest.writer_epoch, manifest.last_l0_seq
+
+    # -- checkpoints
+
+    @_guarded
+    async def create_checkpoint(self, *, lifetime_ms: int) -> str:
+        result = await self._admin.create_detached_checkpoint(
+            engine.CheckpointOptions(lifetime_ms=lifetime_ms, source=None, name=None)
+        )
+        return str(result.id)
+
+    @_guarded
+    async def renew_checkpoint(self, checkpoint_id: str, *, lifetime_ms: int) -> None:
+        await self._require_checkpoint(checkpoint_id)
+        await self._admin.refresh_checkpoint(checkpoint_id, lifetime_ms)
+
+    @_guarded
+    async def drop_checkpoint(self, checkpoint_id: str) -> None:
+        await self._require_checkpoint(checkpoint_id)
+        await self._admin.delete_checkpoint(checkpoint_id)
+
+    async def _require_checkpoint(self, checkpoint_id: str) -> None:
+        if checkpoint_id not in {found.id for found in await self._admin.list_checkpoints(None)}:
+            raise NotFoundError(f"there is no checkpoint {checkpoint_id}")
+
+    # -- the end
+
+    async def close(self, *, wal: bool) -> None:
+        if not self._closed:
+            kind = engine.FlushType.WAL if wal else engine.FlushType.MEM_TABLE
+            with translated():
+                await self._db.shutdown_with_options(engine.CloseOptions(flush_type=kind))
+            self.forget()
+
+    def forget(self) -> None:
+        """Drop the handle without flushing; what the engine still does in the background is fenced."""
+        self._closed = True
+        self._place.release()
