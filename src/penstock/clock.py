@@ -10,9 +10,12 @@ Not here     Deadlines of a commit are monotonic seconds and come from `Clock.mo
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from typing import Protocol
+
+_log = logging.getLogger("penstock")
 
 #: A forward jump of the wall clock by more than this is reported, not hidden.
 JUMP_MS = 3_600_000
@@ -51,17 +54,21 @@ class Ticker:
 
     def __init__(self, clock: Clock, last_ms: int) -> None:
         self._clock = clock
-        self._last_ms = last_ms
-        self._last_monotonic = clock.monotonic()
+        # How long the store was closed is unknown, so the wall clock may be far ahead of it.
+        self._anchor_ms = max(last_ms, clock.wall_ms())
+        self._anchor_monotonic = clock.monotonic()
         #: Jumps forward of more than an hour since this ticker began: (from_ms, to_ms).
         self.jumps: list[tuple[int, int]] = []
 
     def now_ms(self) -> int:
-        monotonic = self._clock.monotonic()
-        floor_ms = self._last_ms + int((monotonic - self._last_monotonic) * 1000)
-        now_ms = max(self._clock.wall_ms(), floor_ms)
-        if self._last_ms and now_ms - floor_ms > JUMP_MS:
-            self.jumps.append((floor_ms, now_ms))
-        if now_ms != self._last_ms:
-            self._last_ms, self._last_monotonic = now_ms, monotonic
-        return now_ms
+        monotonic, wall_ms = self._clock.monotonic(), self._clock.wall_ms()
+        # From an anchor that stays while the wall clock is behind: adding up elapsed times would
+        # lose a fraction of a millisecond at each step.
+        now_ms = self._anchor_ms + int((monotonic - self._anchor_monotonic) * 1000)
+        if wall_ms <= now_ms:
+            return now_ms
+        if wall_ms - now_ms > JUMP_MS:
+            self.jumps.append((now_ms, wall_ms))
+            _log.warning("the clock jumped forward by %d s", (wall_ms - now_ms) // 1000)
+        self._anchor_ms, self._anchor_monotonic = wall_ms, monotonic
+        return wall_ms

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 import msgspec
@@ -72,13 +72,15 @@ class Shown:
         self.states: dict[StateKey, Any] = {}
         self.timers: list[Timer] = []
         self._fetched: dict[bytes, bytes | None] = {}
+        self._kept: dict[StateKey, Any] = {}
 
     def state(self, key: StateKey) -> Any | None:
         if key in self.states:
             return self.states[key]
-        if self._tick is not None:
-            return self._tick.state(key)
-        return self._committer.states.get(key)
+        if self._tick is not None and key in self._tick.states:
+            return self._tick.states[key]
+        state = self._committer.states.get(key)
+        return self._kept.get(key) if state is None else state
 
     def row(self, key: bytes) -> bytes | None:
         if key in self.writes:
@@ -93,8 +95,12 @@ class Shown:
                 self._fetched[key] = await self.store.get(key)
 
     def keep(self, key: StateKey, state: Any) -> None:
-        # A state that was loaded while a commit went through may be older than memory.
-        if self._at_n == self._committer.applied_n and self.state(key) is None:
+        if self._committer.states.get(key) is not None:
+            return
+        self._kept[key] = state
+        # What a read loaded while a commit went through may be older than that commit: good enough
+        # for the read, but not for memory.
+        if self._at_n == self._committer.applied_n:
             self._committer.states.put(key, state)
 
     def add(self, decision: Decision) -> None:
@@ -126,11 +132,13 @@ class Committer:
         clock: Clock,
         *,
         deadline: float = DEADLINE_SECONDS,
+        on_commit: Callable[[Collection[bytes]], None] = lambda keys: None,
         on_timers: Callable[[list[Timer]], None] = lambda timers: None,
     ) -> None:
         self._opener = opener
         self._clock = clock
         self._deadline = deadline
+        self._on_commit = on_commit
         self._on_timers = on_timers
         self._store: Store | None = None
         self._ticker: Ticker | None = None
@@ -283,6 +291,7 @@ class Committer:
         if tick.writes:
             self.applied_n += 1
             self.health.commits += 1
+            self._on_commit(tick.writes.keys())
         for key, state in tick.states.items():
             self.states.put(key, state)
         if tick.timers:

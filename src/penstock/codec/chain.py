@@ -2,7 +2,8 @@
 
     Batch            { key length (u32) | value length (u32; FFFFFFFF deletes) | key | value } ...
     Hash             xxh3_128 of previous hash (16) | n (u64) | time (i64) | batch
-    ChainRecord      n (u64) | time (i64) | previous hash (16) | hash (16) | checksum (u64, xxh3_64)
+    ChainRecord      n (u64) | time (i64) | previous hash (16) | hash (16) | oldest (u64)
+                     | checksum (u64, xxh3_64)
 
 Invariants   n is dense. A record's previous hash is the hash of record n - 1; that of n = 1 is sixteen
              zero bytes. So two stores with the same head hold the same commits.
@@ -25,7 +26,7 @@ NO_HASH = bytes(16)
 _DELETED = 0xFFFF_FFFF
 _LENGTHS = struct.Struct("<II")
 _SALT = struct.Struct("<Qq")
-_RECORD = struct.Struct("<Qq16s16s")
+_RECORD = struct.Struct("<Qq16s16sQ")
 _CHECKSUM = struct.Struct("<Q")
 
 
@@ -34,6 +35,7 @@ class ChainRecord(msgspec.Struct, frozen=True):
     time_ms: int  # the commit's time
     previous: bytes  # hash of commit n - 1
     hash: bytes  # hash of this one
+    oldest: int = 0  # the lowest n that still has a row of its own (buckets)
 
 
 def encode_batch(writes: Iterable[tuple[bytes, bytes | None]]) -> bytes:
@@ -66,7 +68,7 @@ def chain_hash(previous: bytes, n: int, time_ms: int, batch: bytes) -> bytes:
 
 
 def encode_chain(record: ChainRecord) -> bytes:
-    raw = _RECORD.pack(record.n, record.time_ms, record.previous, record.hash)
+    raw = _RECORD.pack(*msgspec.structs.astuple(record))
     return raw + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
 
 

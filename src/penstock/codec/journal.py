@@ -3,7 +3,7 @@
     Segment   header, padded to 4096 | records, one after the other | zeros or older bytes
 
     Header    magic "PENSTKJ1" (8) | store id (16) | epoch (u64) | sequence (u64) | salt (u64)
-              | checksum (u64, xxh3_64 of what is before)
+              | size of the file (u64) | checksum (u64, xxh3_64 of what is before)
     Record    body length (u32) | kind (u32) | epoch (u64) | n (u64) | time (i64)
               | previous hash (16) | hash (16)
               | checksum (u64: xxh3_64 of what is before, seeded with the salt)
@@ -37,7 +37,7 @@ COMMIT, MARK = 1, 2
 
 _SEGMENT_MAGIC = b"PENSTKJ1"
 _HEAD_MAGIC = b"PENSTKH1"
-_HEADER = struct.Struct("<8s16sQQQ")
+_HEADER = struct.Struct("<8s16sQQQQ")
 _RECORD = struct.Struct("<IIQQq16s16s")
 _HEAD = struct.Struct("<8s16sQQ16sQ16sBH")
 _SEGMENT = struct.Struct("<QQQQ")
@@ -50,6 +50,7 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     epoch: int  # who wrote it
     sequence: int  # order of use within the epoch
     salt: int  # drawn for this use; seeds the checksums of its records
+    size: int  # of the whole file: a shorter one was cut
 
 
 class SegmentName(msgspec.Struct, frozen=True):
@@ -83,7 +84,7 @@ class JournalRecord(msgspec.Struct, frozen=True):
 
 
 def encode_header(header: SegmentHeader) -> bytes:
-    raw = _HEADER.pack(_SEGMENT_MAGIC, header.store_id, header.epoch, header.sequence, header.salt)
+    raw = _HEADER.pack(_SEGMENT_MAGIC, *msgspec.structs.astuple(header))
     return (raw + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))).ljust(HEADER_BYTES, b"\0")
 
 

@@ -4,15 +4,17 @@ Contract     See port.py. A commit is durable when SlateDB's WAL object is writt
              before that, so all reads ask for durable rows only.
 Fencing      SlateDB writes WAL objects with put-if-absent: a fenced writer's flush fails, so it cannot
              acknowledge. Reads check the manifest's writer epoch, at most a second old.
-Chain        One row per commit, beside the head row, in the commit itself. Opening demands that the
-             rows above the last SST are dense and linked: a WAL object that is missing or empty in the
-             middle is otherwise read as "nothing there". Rows that SlateDB has in SSTs are pruned.
+Chain        One row per commit, beside the head row, in the commit itself. Opening demands that they are
+             dense and linked, from the oldest that the head row speaks of: a WAL object that is missing
+             or empty in the middle is otherwise read as "nothing there". Rows that SlateDB has in SSTs
+             are pruned, but for the newest of those.
 Limit        If the newest WAL objects vanish from the bucket, nothing that is left speaks of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 
 from penstock.clock import Clock
@@ -31,6 +33,8 @@ from penstock.store.slate import COMMON, Place, SlateRows, make_settings, writer
 
 #: An epoch that was read this long ago still counts.
 EPOCH_SECONDS = 1.0
+#: A row that every opening writes, to see whether it owns the epoch.
+_OPENED = chain_key(0)
 #: How many chain rows one commit prunes at most.
 PRUNE_ROWS = 100
 CLOSE_SECONDS = 30.0
@@ -38,13 +42,16 @@ CLOSE_SECONDS = 30.0
 
 class BucketStore:
     def __init__(
-        self, rows: SlateRows, epoch: int, head: ChainRecord, *, oldest: int, clock: Clock
+        self, rows: SlateRows, epoch: int, head: ChainRecord, *, seq: int, clock: Clock
     ) -> None:
         self.epoch = epoch
         self._rows = rows
         self._head = head
         self._clock = clock
-        self._oldest = oldest  # the lowest commit whose chain row is still there
+        self._oldest = max(head.oldest, 1)
+        #: (sequence number, n) of the commits whose chain rows are there, those before this opening
+        #: as one.
+        self._rows_of: deque[tuple[int, int]] = deque([(seq, head.n)] if head.n else [])
         self._in_ssts = 0  # commits up to this one are in SSTs
         self._verified_at = -EPOCH_SECONDS
         self._closed = False
@@ -58,16 +65,17 @@ class BucketStore:
         try:
             value = await rows.get(CHAIN_HEAD)
             head = decode_chain(value) if value is not None else ChainRecord(0, 0, NO_HASH, NO_HASH)
-            epoch, last_seq = await rows.manifest()
-            oldest = await _verify_chain(rows, head, last_seq)
-            store = cls(rows, epoch, head, oldest=oldest, clock=clock)
-            # The epoch that was read is ours only if nobody came in between: this empty commit
-            # becomes durable only then.
-            await store.commit(head.n + 1, [], time_ms=head.time_ms, epoch=epoch)
+            await _verify_chain(rows, head)
+            epoch, _ = await rows.manifest()
+            # The epoch that was read is ours only if nobody came in between: this row becomes
+            # durable only then.
+            opened = ChainRecord(0, clock.wall_ms(), NO_HASH, NO_HASH)
+            seq = await rows.write([(_OPENED, encode_chain(opened))])
+            await rows.flush_wal()
         except BaseException:
             rows.forget()
             raise
-        return store
+        return cls(rows, epoch, head, seq=seq, clock=clock)
 
     def head(self) -> Head:
         return Head(self._head.n, self._head.hash, self._head.time_ms)
@@ -91,24 +99,28 @@ class BucketStore:
             raise InvalidError(f"commit {n} does not follow commit {self._head.n}")
         body = encode_batch(writes)
         previous = self._head.hash
-        chain = ChainRecord(n, time_ms, previous, chain_hash(previous, n, time_ms, body))
+        pruned = range(self._oldest, min(self._in_ssts, self._oldest + PRUNE_ROWS))
+        oldest = max(self._oldest, pruned.stop)
+        digest = chain_hash(previous, n, time_ms, body)
+        chain = ChainRecord(n, time_ms, previous, digest, oldest)
         record = encode_chain(chain)
-        pruned = range(self._oldest, min(self._in_ssts, n - 1, self._oldest + PRUNE_ROWS))
         rows = [*writes, (CHAIN_HEAD, record), (chain_key(n), record)]
-        await self._rows.write([*rows, *((chain_key(old), None) for old in pruned)], seqnum=n)
+        seq = await self._rows.write([*rows, *((chain_key(old), None) for old in pruned)])
         await self._rows.flush_wal()
-        self._head = chain
-        self._oldest = max(self._oldest, pruned.stop) if pruned else self._oldest
+        self._head, self._oldest = chain, oldest
+        self._rows_of.append((seq, n))
 
     async def verify(self) -> None:
         self._check()
         now = self._clock.monotonic()
         if now - self._verified_at < EPOCH_SECONDS:
             return
-        epoch, self._in_ssts = await self._rows.manifest()
+        epoch, last_seq = await self._rows.manifest()
         if epoch != self.epoch:
             raise FencedError(f"another process opened the store, epoch {epoch}")
         self._verified_at = now
+        while self._rows_of and self._rows_of[0][0] <= last_seq:
+            self._in_ssts = self._rows_of.popleft()[1]
 
     async def checkpoint(self, *, lifetime_ms: int) -> str:
         await self._rows.flush_memtable()
@@ -141,27 +153,20 @@ class BucketStore:
         self._rows.forget()
 
 
-async def _verify_chain(rows: SlateRows, head: ChainRecord, last_seq: int) -> int:
-    """Demand every commit above the last SST, linked up to the head. -> the oldest row that is there."""
-    oldest = 1
-    expected: ChainRecord | None = None
-    async for batch in rows.scan(chain_key(0), prefix_end(CHAIN_HEAD)):
+async def _verify_chain(rows: SlateRows, head: ChainRecord) -> None:
+    """Demand every commit from the oldest that was not pruned, linked, up to the head."""
+    last: ChainRecord | None = None
+    async for batch in rows.scan(chain_key(1), prefix_end(CHAIN_HEAD)):
         for _, value in batch:
             record = decode_chain(value)
-            if expected is None:
-                oldest = record.n
-                if record.n > last_seq + 1:
-                    raise CorruptError(
-                        f"commit {last_seq + 1} is missing: the oldest is {record.n}"
-                    )
-            elif record.n != expected.n + 1 or record.previous != expected.hash:
+            expected = last.n + 1 if last else head.oldest
+            if record.n != expected or (last and record.previous != last.hash):
                 raise CorruptError(
-                    f"commit {expected.n + 1} is missing or was replaced: {record.n} follows "
-                    f"{expected.n}. A WAL object may be lost"
+                    f"commit {expected} is missing or was replaced: the next one that is there is "
+                    f"{record.n}. A WAL object may be lost"
                 )
-            expected = record
-    if expected != (head if head.n else None):
+            last = record
+    if last != (head if head.n else None):
         raise CorruptError(
-            f"the chain ends at commit {expected.n if expected else 0}, the head row says {head.n}"
+            f"the chain ends at commit {last.n if last else 0}, the head row says {head.n}"
         )
-    return oldest

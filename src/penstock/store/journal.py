@@ -49,6 +49,8 @@ from penstock.store.disk import fill_zeros, replace_file, sync_folder
 from penstock.store.port import RefusedError
 
 SEGMENT_BYTES = 16 << 20
+#: Covered segments beyond this are removed: the ring of a steady load needs no allocation.
+SPARES_MAX = 8
 _EPOCH = re.compile(r"(\d+)\.epoch")
 _HEAD = re.compile(r"(\d+)\.head")
 _SEGMENT = re.compile(r"(\d+)-(\d+)\.segment")
@@ -203,8 +205,10 @@ def _segment_records(folder: Path, store_id: bytes, name: SegmentName) -> Iterab
     except FileNotFoundError:
         raise CorruptError(f"{path}: a journal segment is missing") from None
     header = decode_header(data, str(path))
-    if header != SegmentHeader(store_id, name.epoch, name.sequence, name.salt):
+    if header != SegmentHeader(store_id, name.epoch, name.sequence, name.salt, header.size):
         raise CorruptError(f"{path}: is not the segment that the journal's head lists")
+    if len(data) < header.size:
+        raise CorruptError(f"{path}: {len(data)} bytes long, was {header.size}")
     at = HEADER_BYTES
     while (record := decode_record(data, at, name.salt)) is not None:
         yield record
@@ -366,7 +370,7 @@ class Journal:
         """Give a file a new salt, which makes whatever stands in it void."""
         self._sequence += 1
         salt = int.from_bytes(self._entropy(8), "little")
-        header = SegmentHeader(self._head.store_id, self.epoch.number, self._sequence, salt)
+        header = SegmentHeader(self._head.store_id, self.epoch.number, self._sequence, salt, size)
         os.pwrite(descriptor, encode_header(header), 0)
         if self._sync:
             os.fdatasync(descriptor)
@@ -392,7 +396,7 @@ class Journal:
         self._write_head()
         self._remove_unlisted(keep=frozenset(segment.name.slot for segment in covered))
         for segment in covered:
-            if segment.size == self._segment_bytes and len(self._spare) < 2:
+            if segment.size == self._segment_bytes and len(self._spare) < SPARES_MAX:
                 self._spare.append(self._begin(segment.name.slot, segment.descriptor, segment.size))
             else:
                 os.close(segment.descriptor)

@@ -15,6 +15,7 @@ Traps        Unknown settings are ignored silently, so every setting is read bac
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import json
@@ -46,6 +47,7 @@ fastbytes.install()
 #: A scan fetches about this much at a time, however large its rows are.
 SCAN_BYTES = 2 << 20
 CACHE_BYTES = 48 << 20
+FORGET_SECONDS = 10.0
 
 _PLAIN = re.compile(r"[A-Za-z0-9/._ -]*")
 
@@ -221,6 +223,8 @@ class SlateRows:
 
     async def floor(self, key: bytes, *, low: bytes) -> Row | None:
         self._check()
+        if low > key:
+            return None
         with translated():
             rows = await fastbytes.next_rows(
                 await self._scan(low, key, inclusive=True, reverse=True, read_ahead=256 << 10), 1
@@ -231,6 +235,8 @@ class SlateRows:
         self, low: bytes, high: bytes, *, reverse: bool = False, batch_rows: int = 256
     ) -> AsyncIterator[list[Row]]:
         self._check()
+        if low >= high:
+            return
         with translated():
             iterator = await self._scan(
                 low, high, inclusive=False, reverse=reverse, read_ahead=1 << 20
@@ -265,15 +271,19 @@ class SlateRows:
     # -- writes
 
     @_guarded
-    async def write(self, writes: Iterable[tuple[bytes, bytes | None]], *, seqnum: int) -> None:
-        """Into memory, as one atomic batch; not durable yet."""
+    async def write(
+        self, writes: Iterable[tuple[bytes, bytes | None]], *, seqnum: int | None = None
+    ) -> int:
+        """Into memory, as one atomic batch; not durable yet. -> its sequence number"""
         batch = engine.WriteBatch()
         for key, value in writes:
             if value is None:
                 batch.delete(key)
             else:
                 batch.put(key, value)
-        await self._db.write_with_options(batch, engine.WriteOptions(seqnum=seqnum))
+        options = engine.WriteOptions(seqnum=seqnum or 0)  # 0: the next one
+        seq: int = (await self._db.write_with_options(batch, options)).seqnum()
+        return seq
 
     @_guarded
     async def flush_wal(self) -> None:
@@ -334,9 +344,25 @@ class SlateRows:
             kind = engine.FlushType.WAL if wal else engine.FlushType.MEM_TABLE
             with translated():
                 await self._db.shutdown_with_options(engine.CloseOptions(flush_type=kind))
-            self.forget()
+            self._closed = True
+            self._place.release()
 
     def forget(self) -> None:
-        """Drop the handle without flushing; what the engine still does in the background is fenced."""
-        self._closed = True
-        self._place.release()
+        """Drop the handle without flushing. Does not wait, and does nothing after a close."""
+        if not self._closed:
+            self._closed = True
+            task = asyncio.get_running_loop().create_task(self._stop())
+            _stopping.add(task)
+            task.add_done_callback(_stopping.discard)
+
+    async def _stop(self) -> None:
+        """End the engine's background work, as far as it can be ended: what is left is fenced."""
+        with contextlib.suppress(engine.Error, fastbytes.InternalError, TimeoutError):
+            async with asyncio.timeout(FORGET_SECONDS):
+                await self._db.shutdown_with_options(engine.CloseOptions(flush_type=None))
+            # Only now: to the engine, the number of a closed descriptor would be another folder.
+            self._place.release()
+
+
+#: Handles that are being dropped; a task that nobody holds may vanish.
+_stopping: set[asyncio.Task[None]] = set()

@@ -1,0 +1,121 @@
+"""Upkeep: what is done behind the requests, in commits of its own: merge, collect, fold, revoke.
+
+Contract     `remind` takes the hints that decisions give; after opening, the same hints are rebuilt from rows.
+             One chore at a time, so that requests never wait behind more than one of its commits.
+Failures     A store that is down is tried again later. Rows that cannot be read are reported, once per
+             reminder, and left alone: whoever reads them gets the CorruptError.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+
+import msgspec
+
+from penstock.broker.commit import Committer, Shown
+from penstock.clock import Clock
+from penstock.errors import ConflictError, CorruptError, PenstockError, UnavailableError
+from penstock.log.chores import pending_chores, plan_chore
+from penstock.log.decision import StateKey, Step, Timer
+from penstock.log.merge import plan_merge
+from penstock.log.state import LogState, read_log, state_key
+
+_log = logging.getLogger("penstock")
+
+#: How many runs of one log are merged in one commit: under load they are closed faster than commits
+#: follow each other.
+MERGED_RUNS = 8
+RETRY_MS = 1000
+
+
+class Upkeep:
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._due: dict[StateKey, int] = {}
+        self._wake = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self, committer: Committer) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run(committer))
+
+    def remind(self, timers: list[Timer]) -> None:
+        for timer in timers:
+            self._due[timer.what] = min(timer.at_ms, self._due.get(timer.what, timer.at_ms))
+        self._wake.set()
+
+    async def stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _run(self, committer: Committer) -> None:
+        while not await self._attempt(self._find(committer)):
+            await self._clock.sleep(RETRY_MS / 1000)
+        while True:
+            self._wake.clear()
+            now_ms = committer.now_ms()
+            due = [what for what, at_ms in self._due.items() if at_ms <= now_ms]
+            for what in due:
+                del self._due[what]
+                if not await self._attempt(self._do(committer, what)):
+                    self.remind([Timer(now_ms + RETRY_MS, what)])
+            if not due:
+                await self._wait(now_ms)
+
+    async def _wait(self, now_ms: int) -> None:
+        """Until somebody reminds us, or the next chore is due."""
+        next_ms = min(self._due.values(), default=None)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(
+                None if next_ms is None else max(next_ms - now_ms, 1) / 1000
+            ):
+                await self._wake.wait()
+
+    async def _attempt(self, work: object) -> bool:
+        """Whether it is done; False: try again later. Fenced and closed end the upkeep."""
+        try:
+            await work  # type: ignore[misc]
+        except (UnavailableError, ConflictError):
+            return False
+        except CorruptError as error:
+            _log.error("upkeep: %s", error)
+        except PenstockError as error:
+            raise asyncio.CancelledError from error
+        return True
+
+    async def _find(self, committer: Committer) -> None:
+        async def query(view: Shown) -> list[Timer]:
+            return [timer async for timer in pending_chores(view.store)]
+
+        self.remind(await committer.read(query))
+
+    async def _do(self, committer: Committer, what: StateKey) -> None:
+        more = True
+        while more:
+            steps = await committer.read(lambda view: _plan(view, what))
+            if not steps:
+                return
+            more = all(await committer.submit(*steps))
+
+
+async def _plan(view: Shown, what: StateKey) -> list[Step]:
+    if what[0] == "merge":
+        return await _plan_merges(view, what)
+    step = await plan_chore(view.store, what)
+    return [] if step is None else [step]
+
+
+async def _plan_merges(view: Shown, what: StateKey) -> list[Step]:
+    log_id = what[1]
+    assert isinstance(log_id, int)
+    state: LogState | None = view.state(state_key(log_id)) or await read_log(view.store, log_id)
+    if state is None:
+        return []
+    steps = []
+    for run in state.closed[:MERGED_RUNS]:
+        step = await plan_merge(view.store, msgspec.structs.replace(state, closed=(run,)))
+        if step is not None:
+            steps.append(step)
+    return steps

@@ -1,0 +1,120 @@
+"""`penstock bench`: measurements, each beside the limit it can be compared with."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from penstock.cli.bench_append import CASES, AppendCase, AppendResult
+from penstock.cli.bench_log import LogResult, measure_log
+from penstock.cli.options import Folder, Json
+from penstock.cli.output import print_json, progress_bars, result_console
+from penstock.cli.payloads import Payload
+
+app = typer.Typer(help="Measure this machine.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Measure this machine."""
+
+
+@app.command(name="log")
+def log(
+    seconds: Annotated[float, typer.Option(min=0.01, help="For each side of each case.")] = 2.0,
+    entries: Annotated[int, typer.Option(min=1000, help="In the stream that is read.")] = 1_000_000,
+    payload: Annotated[Payload, typer.Option(help="Compressible or not.")] = Payload.JSON,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Durable appends, reads and seeks of the log, beside the disk's own limit.
+
+    Without --folder it works in a new folder inside the current one, which is removed afterwards:
+    the disk that is measured should be one that you use.
+    """
+    work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
+    try:
+        with progress_bars() as bars:
+            task = bars.add_task("bench log", total=len(CASES) + 1, note="")
+            begun = 0
+
+            def report(case: AppendCase | None) -> None:
+                nonlocal begun
+                note = "reading" if case is None else f"append {describe(case)}"
+                bars.update(task, completed=begun, note=note)
+                begun += 1
+
+            result = measure_log(
+                work, payload=payload, seconds=seconds, entries=entries, report=report
+            )
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if as_json:
+        print_json(result)
+    else:
+        print_tables(result)
+
+
+def describe(case: AppendCase) -> str:
+    threads = f", {case.writers} threads" if case.writers > 1 else ""
+    return f"{case.size_bytes} B x {case.batch}{threads}"
+
+
+def print_tables(result: LogResult) -> None:
+    console = result_console()
+    console.print(append_table(result))
+    console.print(read_table(result))
+
+
+def append_table(result: LogResult) -> Table:
+    table = Table(
+        title=f"Durable appends, {result.payload} payloads, on {result.file_system}",
+        caption="disk: the same bytes appended to a plain file with one fdatasync per batch",
+    )
+    table.add_column("entry x batch")
+    for name in ("entries/s", "disk", "of disk", "p50 ms", "p99 ms", "disk p50", "p50 / disk"):
+        table.add_column(name, justify="right")
+    for row in result.appends:
+        table.add_row(describe(row.case), *append_cells(row))
+    return table
+
+
+def append_cells(row: AppendResult) -> list[str]:
+    return [
+        f"{row.log.entries_per_s:,.0f}",
+        f"{row.disk.entries_per_s:,.0f}",
+        f"{row.rate_ratio:.0%}",
+        f"{row.log.p50_ms:.2f}",
+        f"{row.log.p99_ms:.2f}",
+        f"{row.disk.p50_ms:.2f}",
+        f"{row.p50_ratio:.1f}x",
+    ]
+
+
+def read_table(result: LogResult) -> Table:
+    reads = result.reads
+    table = Table(
+        title=f"Reads, each kind after a fresh opening, {reads.entries:,} entries of 100 B"
+    )
+    table.add_column("what")
+    table.add_column("result", justify="right")
+    for name, value in (
+        ("open", f"{reads.open_ms:.1f} ms"),
+        ("read(), in sequence", f"{reads.read_per_s:,.0f} entries/s"),
+        ("to_arrow(), in sequence", f"{reads.arrow_per_s:,.0f} entries/s"),
+        ("seek and read 10, p50", f"{reads.seek_p50_ms:.3f} ms"),
+        (f"seek and read 10, p99 of {reads.seeks:,}", f"{reads.seek_p99_ms:.3f} ms"),
+        ("memory (RSS), highest", f"{mib(result.rss_bytes)}, {mib(result.rss_bytes_max)}"),
+        ("on disk, of data appended", f"{mib(result.disk_bytes)}, {mib(result.data_bytes)}"),
+    ):
+        table.add_row(name, value)
+    return table
+
+
+def mib(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:,.1f} MiB"

@@ -1,0 +1,101 @@
+"""`penstock check`: verify the checksums and invariants of a location.
+
+Contract     Opens the location as its one writer, replaying its journal: a folder that is open
+             elsewhere is refused, a bucket is taken over. Creates no location. Exit 0 when nothing
+             is wrong, 1 when something is; bytes that do not even open are a CorruptError, exit 7.
+Not here     The invariants themselves (log/check.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import typer
+from rich.table import Table
+
+from penstock.broker.lock import FolderLock
+from penstock.cli.bench import mib
+from penstock.cli.options import LOCATION_DEFAULT, Json, Location
+from penstock.cli.output import print_json, result_console
+from penstock.clock import SystemClock
+from penstock.codec.keys import Kind, names_prefix, prefix_end
+from penstock.errors import CorruptError, NotFoundError
+from penstock.log.check import Checker, Finding
+from penstock.store.location import folder_of, open_store
+from penstock.store.port import Store
+
+
+class CheckResult(msgspec.Struct, frozen=True):
+    location: str
+    head: int  # number of the newest commit
+    streams: int
+    entries: int  # in whole nodes, so a few evicted ones may be among them
+    bytes: int  # as stored
+    findings: list[Finding]
+
+
+def check(location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
+    """Verify the checksums and invariants of a location; exit 1 if anything is wrong."""
+    result = asyncio.run(inspect(location))
+    if as_json:
+        print_json(result)
+    else:
+        print_result(result)
+    if result.findings:
+        raise typer.Exit(1)
+
+
+async def inspect(location: str) -> CheckResult:
+    folder = folder_of(location)
+    # Before the lock: taking it would create the folder that a misspelt location names.
+    if folder is not None and not folder.is_dir():
+        raise NotFoundError(f"{location}: there is no such folder", hint="check the location")
+    lock = None if folder is None else FolderLock(folder)
+    try:
+        store = await open_store(location, clock=SystemClock(), create=False)
+        try:
+            return await inspect_store(location, store)
+        finally:
+            await store.close()
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+async def inspect_store(location: str, store: Store) -> CheckResult:
+    checker = Checker(store)
+    streams = 0
+    try:
+        await checker.run()
+        low = names_prefix(Kind.STREAM)
+        async for rows in store.scan(low, prefix_end(low)):
+            streams += len(rows)
+    except CorruptError as error:
+        # The store itself cannot read a block: what was found before that is still worth showing.
+        checker.findings.append(Finding("store", str(error)))
+    return CheckResult(
+        location=location,
+        head=store.head().n,
+        streams=streams,
+        entries=checker.summary.entries,
+        bytes=checker.summary.stored_bytes,
+        findings=checker.findings,
+    )
+
+
+def print_result(result: CheckResult) -> None:
+    table = Table(title=result.location)
+    for name in ("commit", "streams", "entries", "stored", "findings"):
+        table.add_column(name, justify="right")
+    table.add_row(
+        f"{result.head:,}",
+        f"{result.streams:,}",
+        f"{result.entries:,}",
+        mib(result.bytes),
+        f"{len(result.findings):,}",
+    )
+    console = result_console()
+    console.print(table)
+    for finding in result.findings:
+        console.print(f"{finding.where}: {finding.what}", markup=False, style="red")

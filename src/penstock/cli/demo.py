@@ -1,0 +1,175 @@
+"""`penstock demo`: kill a writing process again and again, then count what was lost.
+
+Contract     A real process, a real SIGKILL, a real folder. The numbers come from comparing what
+             the killed processes had acknowledged with what is read back; exit 1 if any promise
+             was broken.
+Not here     Power loss: a kill leaves the operating system's cache alone. The power-loss suite
+             (`make test-slow`) covers that.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Annotated
+
+import msgspec
+import typer
+from rich.table import Table
+
+import penstock
+from penstock.cli.demo_entries import Acknowledged, Verdict, compare, decode_acknowledged
+from penstock.cli.demo_writer import STREAM
+from penstock.cli.options import Folder, Json
+from penstock.cli.output import print_json, progress_bars, result_console
+from penstock.clock import SystemClock, perf_counter
+from penstock.errors import UnavailableError
+
+READ_CHUNK = 1000
+#: A writer that acknowledges nothing for this long is stuck, and the demo says so.
+SILENCE_S = 20.0
+#: A round ends at an unforeseen number of acknowledged writes between these two.
+WRITES_MIN, WRITES_MAX = 20, 147
+
+
+class DemoResult(msgspec.Struct, frozen=True):
+    kills: int
+    verdict: Verdict
+    kept: bool
+    reopen_ms: list[float]  # after each kill
+
+
+def demo(
+    kills: Annotated[int, typer.Option(min=1, max=100, help="How often to kill.")] = 5,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Kill a process in the middle of writing, again and again, and count what was lost."""
+    work = Path(tempfile.mkdtemp(prefix="penstock-demo-", dir=folder))
+    try:
+        result = run(work, kills=kills)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if as_json:
+        print_json(result)
+    else:
+        result_console().print(result_table(result))
+    if not result.kept:
+        raise typer.Exit(1)
+
+
+def run(work: Path, *, kills: int) -> DemoResult:
+    location = str(work / "store")
+    acknowledged: list[Acknowledged] = []
+    reopen_ms: list[float] = []
+    with progress_bars() as bars:
+        task = bars.add_task("demo", total=kills, note="")
+        for round_ in range(kills):
+            bars.update(task, note=f"round {round_ + 1}: writing")
+            acknowledged += write_and_kill(work, location, round_, writes=unforeseen_writes())
+            bars.update(task, note=f"round {round_ + 1}: killed, opening again")
+            before = perf_counter()
+            with penstock.open(location):
+                reopen_ms.append((perf_counter() - before) * 1000)
+            bars.advance(task)
+        bars.update(task, note="reading everything back")
+        with penstock.open(location) as db:
+            found = read_all(db.stream(STREAM))
+    verdict = compare(acknowledged, found)
+    return DemoResult(kills=kills, verdict=verdict, kept=verdict.kept, reopen_ms=reopen_ms)
+
+
+def unforeseen_writes() -> int:
+    return WRITES_MIN + SystemClock().entropy(1)[0] % (WRITES_MAX - WRITES_MIN + 1)
+
+
+def write_and_kill(work: Path, location: str, round_: int, *, writes: int) -> list[Acknowledged]:
+    """What a new process acknowledged before it was killed after about `writes` writes."""
+    errors = work / f"writer-{round_}.err"
+    with errors.open("wb") as stderr:
+        # A session of its own: Ctrl-C in the terminal must reach the demo only, which then kills.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.cli.demo_writer", location, str(round_)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            start_new_session=True,
+        )
+    assert process.stdout is not None
+    with process:
+        lines = read_lines(process.stdout)
+        try:
+            seen = list(itertools.islice(lines, writes))
+        finally:
+            process.send_signal(signal.SIGKILL)
+            ended = process.wait()
+        if ended != -signal.SIGKILL or len(seen) < writes:
+            raise UnavailableError(
+                f"the writing process ended by itself ({ended}): {last_line(errors)}"
+            )
+        # What was printed before the kill counts, whether or not it had been read by then.
+        seen += lines
+    return [decode_acknowledged(line) for line in seen]
+
+
+def read_lines(pipe: IO[bytes]) -> Iterator[bytes]:
+    """Whole lines until the pipe ends; bytes after the last line end are no line."""
+    rest = b""
+    while True:
+        if not select.select([pipe], [], [], SILENCE_S)[0]:
+            raise UnavailableError(f"the writing process said nothing for {SILENCE_S:.0f} s")
+        chunk = os.read(pipe.fileno(), 65536)
+        if not chunk:
+            return
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+
+
+def last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "no message"
+
+
+def read_all(stream: penstock.Stream) -> list[tuple[int, bytes | None]]:
+    info = stream.info()
+    found: list[tuple[int, bytes | None]] = []
+    for offset in range(info.first, info.last + 1, READ_CHUNK):
+        count = min(READ_CHUNK, info.last + 1 - offset)
+        messages = stream.read(offset, count)
+        found += [
+            (offset + place, None if message is None else message.data)
+            for place, message in enumerate(messages)
+        ]
+        # A short answer is missing entries, not the end of the stream.
+        found += [(offset + place, None) for place in range(len(messages), count)]
+    return found
+
+
+def result_table(result: DemoResult) -> Table:
+    verdict = result.verdict
+    table = Table(title=f"{result.kills} processes killed (SIGKILL) while writing")
+    table.add_column("entries")
+    table.add_column("count", justify="right")
+    table.add_column("")
+    table.add_row("acknowledged", f"{verdict.acknowledged:,}", "their write returned")
+    table.add_row("found", f"{verdict.found:,}", "read back after the last kill")
+    table.add_row("in flight", f"{verdict.in_flight:,}", "found, killed before the answer; allowed")
+    for name, count, meaning in (
+        ("lost", verdict.lost, "acknowledged, not where it was"),
+        ("reused offsets", verdict.reused, "one offset, two entries"),
+        ("duplicated", verdict.duplicated, "one entry, two offsets"),
+        ("torn batches", verdict.torn, "only a part is there"),
+        ("damaged", verdict.damaged, "nothing, or bytes nobody wrote"),
+    ):
+        table.add_row(name, f"{count:,}", meaning, style="bold red" if count else "green")
+    slowest = max(result.reopen_ms)
+    table.add_row("slowest reopen", f"{slowest:,.0f} ms", "after a kill, until readable")
+    return table

@@ -1,0 +1,63 @@
+"""The event loop of a synchronous program: one thread, and a way in.
+
+Contract     `call` runs a coroutine on the loop and waits for it, from any thread but the loop's own.
+             A forked child has no such thread: there every call is an InvalidError, at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from penstock.errors import InvalidError
+
+R = TypeVar("R")
+
+
+class LoopThread:
+    def __init__(self, name: str) -> None:
+        self._pid = os.getpid()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.run_forever()
+
+    def call(self, work: Coroutine[Any, Any, R]) -> R:
+        if os.getpid() != self._pid:
+            work.close()
+            raise InvalidError(
+                "this handle belongs to the process that opened it, not to a fork of it",
+                hint="open the location in the child",
+            )
+        if threading.get_ident() == self._thread.ident:
+            work.close()
+            raise InvalidError("a blocking call on the broker's own thread would wait for itself")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def stop(self) -> None:
+        """End the thread, and whatever still runs on its loop."""
+        if os.getpid() != self._pid:
+            return
+        self.call(_cancel_others())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+async def _cancel_others() -> None:
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in others:
+        task.cancel()
+    if others:
+        await asyncio.wait(others)

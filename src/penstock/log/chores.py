@@ -1,0 +1,59 @@
+"""Work in the background: merge, collect, fold, revoke; one step at a time, found by a timer's key.
+
+Contract     `plan_chore(store, what)` reads what it needs and returns the next step, or None when
+             there is nothing to do. Submit it; while the reply is true, plan again. Every step
+             checks again what it was planned on, so plans may be made at any time and be thrown
+             away. `pending_chores` finds after a restart what timers would have told.
+Keys         ("merge", log id)   ("collect", None)   ("staging", staging id)
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from penstock.codec.keys import KeyType, open_key, prefix, prefix_end
+from penstock.codec.staging import Phase, decode_staging
+from penstock.log.collect import next_garbage, plan_collect
+from penstock.log.decision import StateKey, Step, Timer
+from penstock.log.fold import plan_fold
+from penstock.log.merge import plan_merge
+from penstock.log.staging import revoke_step
+from penstock.log.state import LogState, read_log
+from penstock.log.timers import garbage_due, merge_due, staging_due
+from penstock.store.port import Store
+
+
+async def plan_chore(store: Store, what: StateKey, state: LogState | None = None) -> Step | None:
+    """`state` spares a merge the reading, if the log is in memory."""
+    match what:
+        case ("merge", int(log_id)):
+            state = state or await read_log(store, log_id)
+            return None if state is None else await plan_merge(store, state)
+        case ("collect", _):
+            row = await next_garbage(store)
+            return None if row is None else await plan_collect(store, *row)
+        case ("staging", int(staging_id)):
+            return await plan_fold(store, staging_id) or revoke_step(staging_id)
+    raise AssertionError(f"no such chore: {what}")
+
+
+async def pending_chores(store: Store) -> AsyncIterator[Timer]:
+    """All that waits in the rows; times that are past mean now. Reads the tail of every log."""
+    if await next_garbage(store) is not None:
+        yield garbage_due(0)
+    async for key, value in _rows(store, KeyType.STAGING):
+        staging_id = open_key(key, KeyType.STAGING).u64_key("staging id")
+        row = decode_staging(value, staging_id)
+        if row.phase is not Phase.REVOKED:
+            yield staging_due(staging_id, row.deadline_ms if row.phase is Phase.OPEN else 0)
+    async for key, _ in _rows(store, KeyType.LOG):
+        log_id = open_key(key, KeyType.LOG).u64_key("log id")
+        state = await read_log(store, log_id)
+        if state is not None and state.closed:
+            yield merge_due(log_id, 0)
+
+
+async def _rows(store: Store, kind: KeyType) -> AsyncIterator[tuple[bytes, bytes]]:
+    async for rows in store.scan(prefix(kind), prefix_end(prefix(kind))):
+        for row in rows:
+            yield row

@@ -1,0 +1,168 @@
+"""The merge: a closed run of fragments becomes one sealed node, and no reader notices.
+
+Contract     `plan_merge` reads and builds, outside the one writer; the step then only looks
+             whether the run is still what was merged and swaps the rows: the node under the first
+             fragment's key, the others deleted. If anything changed (evicted, punched, merged) it
+             does nothing and replies False, with a timer where runs still wait.
+Not here     when a run is closed (place.py), link rows (fold.py).
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from penstock.codec.keys import log_key, node_key
+from penstock.codec.node import (
+    Body,
+    Node,
+    body_lists,
+    build_body,
+    decode_header,
+    decode_node,
+    hole_value,
+    node_value,
+)
+from penstock.log.batch import column
+from penstock.log.decision import Decision, Now, Step, View
+from penstock.log.state import (
+    NO_RUN,
+    Fragment,
+    LogState,
+    Run,
+    fragment_of,
+    load_log,
+    log_row,
+    settle,
+    state_key,
+)
+from penstock.log.timers import merge_due
+from penstock.store.port import Store
+
+
+async def plan_merge(store: Store, state: LogState, *, active: bool = False) -> Step | None:
+    """The merge of the oldest closed run; with `active` also of the one that still grows."""
+    run = state.closed[0] if state.closed else state.run if active else NO_RUN
+    if not run.fragments:
+        return None
+    entries = await read_run(store, state.log_id, run)
+    if entries is None:
+        return None
+    return merge_step(state.log_id, run, merged_body(entries), entries.times[-1])
+
+
+class Entries:
+    """The entries of a run, column by column."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self.tags: list[bytes] = []
+        self.metas: list[bytes] = []
+        self.times: list[int] = []
+        self.dead: list[int] = []  # positions
+
+    def add_fragment(self, fragment: Fragment) -> None:
+        assert fragment.body is not None
+        count = fragment.count
+        lists = body_lists(fragment.body)
+        if lists is None:
+            value = node_value(fragment.body, fragment.first, fragment.time_ms)
+            self.add_node(decode_node(value, f"fragment {fragment.first}"))
+            return
+        data, tags, metas = lists
+        self.data += data
+        self.tags += [b""] * count if tags is None else tags
+        self.metas += [b""] * count if metas is None else metas
+        self.times += [fragment.time_ms] * count
+
+    def add_node(self, node: Node) -> None:
+        alive = node.alive()
+        if alive is not None:
+            self.dead += ((~alive).nonzero()[0] + len(self.data)).tolist()
+        self.data += node.data_list(0, node.count)
+        self.tags += node.tag_list(0, node.count)
+        self.metas += [meta or b"" for meta in node.meta_list(0, node.count)]
+        self.times += node.time_list(0, node.count)
+
+
+async def read_run(store: Store, log_id: int, run: Run) -> Entries | None:
+    """The run's entries, from memory where they still are. None: the rows are others by now."""
+    entries = Entries()
+    if all(fragment.body is not None for fragment in run.fragments):
+        for fragment in run.fragments:
+            entries.add_fragment(fragment)
+        return entries
+    expected = iter(run.fragments)
+    low, high = node_key(log_id, run.first), node_key(log_id, run.fragments[-1].end)
+    async for rows in store.scan(low, high):
+        for _, value in rows:
+            what = f"log {log_id}, fragment after {run.first}"
+            wanted = next(expected, None)
+            found = fragment_of(decode_header(value, what))
+            if wanted is None or not found.same(wanted):
+                return None
+            entries.add_node(decode_node(value, what))
+    return entries if next(expected, None) is None else None
+
+
+def merged_body(entries: Entries) -> Body | None:
+    """One body with all of them; None when every entry is dead. Pure."""
+    count = len(entries.data)
+    validity = None
+    if entries.dead:
+        if len(entries.dead) == count:
+            return None
+        alive = np.ones(count, np.bool_)
+        alive[entries.dead] = False
+        validity = np.packbits(alive, bitorder="little").tobytes()
+    times = entries.times
+    return build_body(
+        count,
+        column(entries.data, "data"),
+        tags=column(entries.tags, "tag") if any(entries.tags) else None,
+        meta=column(entries.metas, "meta") if any(entries.metas) else None,
+        validity=validity,
+        # Times never fall, so the ends tell whether all are the same.
+        times=None if times[0] == times[-1] else np.array(times, "<i8").tobytes(),
+        compress=True,
+    )
+
+
+def merge_step(log_id: int, run: Run, body: Body | None, last_ms: int) -> Step:
+    """-> whether the run was merged"""
+
+    async def load(view: View) -> None:
+        await load_log(view, log_id)
+
+    def decide(view: View, now: Now) -> Decision:
+        state: LogState | None = view.state(state_key(log_id))
+        if state is None:
+            return Decision(reply=False)
+        closed = tuple(other for other in state.closed if not other.same(run))
+        active = state.run
+        if len(closed) == len(state.closed):
+            if not active.same(run):
+                timers = (merge_due(log_id, now.ms),) if closed else ()
+                return Decision(reply=False, timers=timers)
+            active = NO_RUN
+        if body is None:
+            value = hole_value(first=run.first, count=run.entries, time_ms=last_ms)
+        else:
+            value = node_value(body, run.first, last_ms)
+        delta = len(value) - run.stored_bytes
+        merged = msgspec.structs.replace(
+            state,
+            stored_bytes=state.stored_bytes + delta,
+            unsettled_bytes=state.unsettled_bytes + delta,
+            unsettled_rows=state.unsettled_rows - len(run.fragments) + 1,
+            run=active,
+            closed=closed,
+        )
+        rows = dict.fromkeys(node_key(log_id, fragment.first) for fragment in run.fragments[1:])
+        writes: dict[bytes, bytes | None] = {node_key(log_id, run.first): value, **rows}
+        settled = settle(merged)
+        if settled is not merged:
+            writes[log_key(log_id)] = log_row(settled)
+        return Decision(reply=True, writes=writes, states={state_key(log_id): settled})
+
+    return Step(decide, load)

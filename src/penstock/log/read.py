@@ -1,0 +1,195 @@
+"""Reading a log: one floor lookup and arithmetic to seek, then a scan.
+
+Contract     `read` gives one element per offset, in either direction: a Message, or None where the
+             entry is evicted, compacted or expired; those count. It never gives more than the log
+             in `state` holds. `read_nodes` gives the nodes of a range, `to_arrow` its columns with
+             a row for every offset that is not evicted.
+Races        Nodes may be merged, folded or collected while they are read. What a merge moved is
+             found by a second floor lookup; what was evicted is told by the log row. A node that
+             is missing after that is corruption.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pyarrow as pa
+
+from penstock.codec.keys import decode_node_key, log_key, node_key, nodes_prefix, staged_key
+from penstock.codec.logrow import decode_log
+from penstock.codec.node import LINK, Node, decode_header, decode_link, decode_linked, decode_node
+from penstock.errors import CorruptError, InvalidError, NotFoundError
+from penstock.log.arrow import SCHEMA, to_batch
+from penstock.log.cache import NodeCache, Place
+from penstock.log.state import LogState
+from penstock.store.port import Store
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Rows of a scan that are in memory at once; every one of them is needed.
+_SCAN_ROWS = 32
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    offset: int
+    tag: str  # bytes that are not UTF-8 are shown as surrogates
+    data: bytes
+    time_ms: int
+    meta: bytes | None = None
+
+    @property
+    def time(self) -> datetime:
+        return _EPOCH + timedelta(milliseconds=self.time_ms)
+
+
+async def read(
+    store: Store,
+    state: LogState,
+    offset: int,
+    count: int,
+    *,
+    reverse: bool = False,
+    cache: NodeCache | None = None,
+) -> list[Message | None]:
+    """Up to `count` entries from `offset` on; `reverse` goes down, from the last at the highest."""
+    low, high = read_range(state, offset, count, reverse=reverse)
+    found: list[Message | None] = []
+    async for node, start, stop in read_nodes(store, state, low, high, cache=cache):
+        # What is missing before this node was evicted, before the read or during it.
+        found += [None] * (node.first + start - low - len(found))
+        found += messages(node, start, stop)
+    found += [None] * (high - low - len(found))
+    if reverse:
+        found.reverse()
+    return found
+
+
+def read_range(state: LogState, offset: int, count: int, *, reverse: bool) -> tuple[int, int]:
+    """-> low, high: the offsets that a read of these arguments answers with."""
+    if offset < 0:
+        raise InvalidError(f"offset {offset} is negative")
+    if count < 0:
+        raise InvalidError(f"count {count} is negative")
+    if reverse:
+        high = min(offset + 1, state.next)
+        return max(high - count, 0), high
+    low = min(offset, state.next)
+    return low, min(low + count, state.next)
+
+
+def messages(node: Node, low: int, high: int) -> list[Message | None]:
+    """The entries low <= i < high, counted within the node."""
+    first = node.first
+    found: list[Message | None] = [
+        Message(first + i, tag.decode("utf-8", "surrogateescape") if tag else "", data, time, meta)
+        for i, tag, data, time, meta in zip(
+            range(low, high),
+            node.tag_list(low, high),
+            node.data_list(low, high),
+            node.time_list(low, high),
+            node.meta_list(low, high),
+            strict=True,
+        )
+    ]
+    alive = node.alive()
+    if alive is not None:
+        for i in (~alive[low:high]).nonzero()[0].tolist():
+            found[i] = None
+    return found
+
+
+async def to_arrow(store: Store, state: LogState, low: int, high: int) -> pa.Table:
+    """Columns of the entries low <= offset < high that are not evicted."""
+    batches = [to_batch(*piece) async for piece in read_nodes(store, state, low, high)]
+    return pa.Table.from_batches(batches, SCHEMA)
+
+
+async def read_nodes(
+    store: Store, state: LogState, low: int, high: int, *, cache: NodeCache | None = None
+) -> AsyncIterator[tuple[Node, int, int]]:
+    """The nodes that hold low <= offset < high, in order, and which of their entries are meant.
+
+    Those are counted within the node, the end exclusive. No offset comes twice, though a merge may
+    make two nodes overlap; a gap between two of them was evicted while they were read.
+    """
+    log_id = state.log_id
+    expected, high = max(low, state.first), min(high, state.next)
+    missing = None
+    while expected < high:
+        reading = cache.reading() if cache else nullcontext(set[Place]())
+        with reading as forgotten:
+            async for node in _walk(store, log_id, expected, high, cache, forgotten):
+                start, expected = expected, min(node.end, high)
+                yield node, start - node.first, expected - node.first
+        if expected < high:
+            row = await store.get(log_key(log_id))
+            if row is None:
+                raise NotFoundError(f"log {log_id} was deleted while it was read")
+            first = decode_log(row, log_id).first
+            if first <= expected and missing == expected:
+                raise CorruptError(f"log {log_id}: the node of offset {expected} is missing")
+            missing = expected = max(expected, first)
+
+
+async def _walk(
+    store: Store,
+    log_id: int,
+    expected: int,
+    high: int,
+    cache: NodeCache | None,
+    forgotten: set[Place],
+) -> AsyncIterator[Node]:
+    """Neighbouring nodes from the one that holds `expected`; ends early where one is missing."""
+    while cache and expected < high and (cached := cache.find(log_id, expected)):
+        yield cached
+        expected = cached.end
+    if expected >= high:
+        return
+    row = await store.floor(node_key(log_id, expected), low=nodes_prefix(log_id))
+    if row is None:
+        return
+    node = await open_node(store, log_id, *row)
+    if node is None or node.end <= expected:
+        return
+    if cache:
+        cache.keep(log_id, node, forgotten)
+    yield node
+    expected = node.end
+    if expected >= high:
+        return
+    scan = store.scan(node_key(log_id, expected), node_key(log_id, high), batch_rows=_SCAN_ROWS)
+    async for rows in scan:
+        for key, value in rows:
+            if decode_node_key(key)[1] != expected:
+                return
+            node = await open_node(store, log_id, key, value)
+            if node is None:
+                return
+            if cache:
+                cache.keep(log_id, node, forgotten)
+            yield node
+            expected = node.end
+
+
+async def open_node(store: Store, log_id: int, key: bytes, value: bytes) -> Node | None:
+    """The node of a row, through its link if it is one; None where the row is gone meanwhile."""
+    first = decode_node_key(key)[1]
+    what = f"log {log_id} node {first}"
+    header = decode_header(value, what)
+    if header.first != first:
+        raise CorruptError(f"{what}: first offset is {header.first}")
+    if not header.flags & LINK:
+        return decode_node(value, what)
+    staged = decode_link(header, value, what)
+    columns = await store.get(staged_key(staged.staging_id, staged.writer, staged.n))
+    if columns is not None:
+        return decode_linked(header, columns, f"{what}, staged as {staged}")
+    # Folded between the two reads: then the row is the node itself now.
+    again = await store.get(key)
+    if again is None:
+        return None
+    if again == value:
+        raise CorruptError(f"{what}: its staged node is missing: {staged}")
+    return await open_node(store, log_id, key, again)

@@ -1,0 +1,364 @@
+"""The one commit: grouping, order, what a failure may and may not do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock.broker.commit import Committer, Shown
+from penstock.errors import (
+    ConflictError,
+    FencedError,
+    InvalidError,
+    PenstockError,
+    UnavailableError,
+)
+from penstock.log.decision import Decision, Now, Step, View
+from penstock.store.memory import (
+    Fault,
+    Faults,
+    Fence,
+    Lose,
+    MemoryDisk,
+    MemoryStore,
+    Refuse,
+    Stall,
+)
+
+COUNT = ("count", 0)
+KEY = b"\x01\x0acount"
+
+
+class StepClock:
+    """Wall and monotonic time as the test sets them; sleeping only yields."""
+
+    def __init__(self) -> None:
+        self.wall = 1_000_000
+        self.mono = 0.0
+
+    def wall_ms(self) -> int:
+        return self.wall
+
+    def monotonic(self) -> float:
+        return self.mono
+
+    def entropy(self, size: int) -> bytes:
+        return bytes(size)
+
+    async def sleep(self, seconds: float) -> None:
+        await asyncio.sleep(0)
+
+
+class World:
+    def __init__(self, **options: Any) -> None:
+        self.clock = StepClock()
+        self.disk = MemoryDisk()
+        self.faults = Faults()
+        self.openings: list[int | None] = []
+        self.unreachable: PenstockError | None = None
+        self.committer = Committer(self._open, self.clock, **options)
+
+    async def _open(self, after: int | None) -> MemoryStore:
+        self.openings.append(after)
+        if self.unreachable is not None:
+            raise self.unreachable
+        if after is not None and self.disk.epoch != after:
+            raise FencedError("taken over")
+        return await MemoryStore.open(self.disk, clock=self.clock, faults=self.faults)
+
+    async def settle(self) -> None:
+        """Let everything run that can run without the outside world."""
+        for _ in range(50):
+            await asyncio.sleep(0)
+
+    def stored(self) -> int:
+        return int(self.disk.rows.get(KEY) or 0)
+
+
+async def make_world(**options: Any) -> World:
+    world = World(**options)
+    await world.committer.open()
+    return world
+
+
+async def load_count(view: View) -> None:
+    if view.state(COUNT) is None:
+        view.keep(COUNT, int(await view.store.get(KEY) or 0) + 1000)
+
+
+def add(amount: int, *, error: Exception | None = None) -> Step:
+    """Adds to a number that lives in a row and, 1000 higher, in a state. -> the sum"""
+
+    def decide(view: View, now: Now) -> Decision:
+        if error is not None:
+            raise error
+        count = view.state(COUNT)
+        assert count is not None
+        total = count - 1000 + amount
+        return Decision(reply=total, writes={KEY: b"%d" % total}, states={COUNT: total + 1000})
+
+    return Step(decide, load_count)
+
+
+async def shown_count(world: World) -> int:
+    async def query(view: Shown) -> int:
+        await load_count(view)
+        count = view.state(COUNT)
+        assert count is not None
+        assert count - 1000 == int(await view.store.get(KEY) or 0), "memory and rows agree"
+        return int(count) - 1000
+
+    return await world.committer.read(query)
+
+
+async def test_requests_that_arrive_during_a_commit_share_the_next_one() -> None:
+    world = await make_world()
+    stall = Stall()
+    world.faults.next("commit", Fault(before=[stall]))
+    first = asyncio.create_task(world.committer.submit(add(1)))
+    await stall.reached.wait()
+    others = [asyncio.create_task(world.committer.submit(add(1))) for _ in range(10)]
+    await world.settle()
+    stall.release()
+    assert await first == [1]
+    assert [await task for task in others] == [[n] for n in range(2, 12)]
+    assert world.disk.head.n == 2
+
+
+async def test_nobody_hears_or_sees_a_commit_before_it_is_durable() -> None:
+    world = await make_world()
+    await world.committer.submit(add(5))
+    stall = Stall()
+    world.faults.next("commit", Fault(before=[stall]))
+    waiting = asyncio.create_task(world.committer.submit(add(1)))
+    await stall.reached.wait()
+    assert not waiting.done()
+    assert await shown_count(world) == 5
+    stall.release()
+    assert await waiting == [6]
+    assert await shown_count(world) == 6
+
+
+async def test_a_refused_request_leaves_the_others_of_its_tick_untouched() -> None:
+    world = await make_world()
+    stall = Stall()
+    world.faults.next("commit", Fault(before=[stall]))
+    first = asyncio.create_task(world.committer.submit(add(1)))
+    await stall.reached.wait()
+    good = asyncio.create_task(world.committer.submit(add(10)))
+    bad = asyncio.create_task(world.committer.submit(add(100), add(0, error=ConflictError("no"))))
+    after = asyncio.create_task(world.committer.submit(add(1000)))
+    await world.settle()
+    stall.release()
+    assert await first == [1]
+    assert await good == [11]
+    with pytest.raises(ConflictError):
+        await bad
+    assert await after == [1011]
+    assert world.stored() == 1011
+
+
+async def test_the_steps_of_one_request_see_each_other_and_enter_together() -> None:
+    world = await make_world()
+    assert await world.committer.submit(add(1), add(10), add(100)) == [1, 11, 111]
+    assert world.disk.head.n == 1
+
+
+async def test_a_bug_in_a_decision_fails_its_request_alone() -> None:
+    world = await make_world()
+    with pytest.raises(ZeroDivisionError):
+        await world.committer.submit(add(0, error=ZeroDivisionError()))
+    assert await world.committer.submit(add(1)) == [1]
+
+
+async def test_a_commit_that_the_store_refused_changes_nothing_and_the_handle_goes_on() -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    world.faults.next("commit", Fault(before=[Refuse()]))
+    with pytest.raises(UnavailableError) as caught:
+        await world.committer.submit(add(1))
+    assert "nothing was written" in caught.value.hint
+    assert await shown_count(world) == 1
+    assert await world.committer.submit(add(1)) == [2]
+    assert world.openings == [None]
+
+
+@pytest.mark.parametrize(
+    ("fault", "total"), [(Fault(before=[Lose()]), 1), (Fault(after=[Lose()]), 2)]
+)
+async def test_after_an_unknown_outcome_everything_is_rebuilt_from_the_store(
+    fault: Fault, total: int
+) -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    world.faults.next("commit", fault)
+    with pytest.raises(UnavailableError):
+        await world.committer.submit(add(1))
+    await world.settle()
+    assert world.openings == [None, 1], "reopened, and only over its own epoch"
+    assert await shown_count(world) == total
+    assert await world.committer.submit(add(1)) == [total + 1]
+    assert world.committer.health.unknown_outcomes == 1
+
+
+async def test_a_store_that_hangs_ends_every_call_at_the_deadline_and_heals() -> None:
+    world = await make_world(deadline=0.2)
+    await world.committer.submit(add(1))
+    stall = Stall()
+    world.faults.next("commit", Fault(before=[stall]))
+    first = asyncio.create_task(world.committer.submit(add(1)))
+    await stall.reached.wait()
+    second = asyncio.create_task(world.committer.submit(add(1)))
+    for task in (first, second):
+        with pytest.raises(UnavailableError):
+            await task
+    await world.settle()
+    assert await world.committer.submit(add(1)) == [2]
+
+
+async def test_a_read_that_hangs_ends_at_the_deadline() -> None:
+    world = await make_world(deadline=0.1)
+    world.faults.next("get", Fault(before=[Stall()]))
+    with pytest.raises(UnavailableError):
+        await shown_count(world)
+    assert await shown_count(world) == 0
+
+
+async def test_while_the_store_is_down_new_load_is_turned_away_at_once() -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    world.unreachable = UnavailableError("no route")
+    world.faults.next("commit", Fault(before=[Lose()]))
+    with pytest.raises(UnavailableError):
+        await world.committer.submit(add(1))
+    await world.settle()
+    with pytest.raises(UnavailableError, match="no route"):
+        await world.committer.submit(add(1))
+    with pytest.raises(UnavailableError, match="no route"):
+        await shown_count(world)
+    assert len(world.openings) > 2, "it keeps trying"
+    world.unreachable = None
+    await world.settle()
+    assert await world.committer.submit(add(1)) == [2]
+    await world.committer.close()
+
+
+@pytest.mark.parametrize("fault", [Fault(before=[Fence()]), Fault(after=[Fence()])])
+async def test_fenced_means_finished_for_writes_and_reads(fault: Fault) -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    world.faults.next("commit", fault)
+    with pytest.raises(FencedError):
+        await world.committer.submit(add(1))
+    await world.settle()
+    for call in (world.committer.submit(add(1)), shown_count(world)):
+        with pytest.raises(FencedError):
+            await call
+    assert world.openings == [None], "a fenced committer never takes the location back"
+
+
+async def test_a_read_answers_nothing_once_another_owns_the_epoch() -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    world.disk.fence()
+    with pytest.raises(FencedError):
+        await shown_count(world)
+    with pytest.raises(FencedError):
+        await world.committer.submit(add(1))
+
+
+async def test_a_request_without_writes_is_answered_only_by_the_owner_of_the_epoch() -> None:
+    world = await make_world()
+    world.disk.fence()
+    with pytest.raises(FencedError):
+        await world.committer.submit(Step(lambda view, now: Decision(reply=1)))
+
+
+async def test_it_does_not_take_the_location_back_from_whoever_overtook_it() -> None:
+    world = await make_world()
+    world.faults.next("commit", Fault(before=[Lose()]))
+    world.disk.fence()
+    with pytest.raises(UnavailableError):
+        await world.committer.submit(add(1))
+    await world.settle()
+    with pytest.raises(FencedError):
+        await world.committer.submit(add(1))
+    assert world.disk.epoch == 2
+
+
+async def test_a_request_whose_caller_gave_up_before_the_tick_is_not_committed() -> None:
+    world = await make_world()
+    stall = Stall()
+    world.faults.next("commit", Fault(before=[stall]))
+    first = asyncio.create_task(world.committer.submit(add(1)))
+    await stall.reached.wait()
+    second = asyncio.create_task(world.committer.submit(add(10)))
+    await world.settle()
+    second.cancel()
+    await world.settle()
+    stall.release()
+    await first
+    await world.settle()
+    assert world.stored() == 1
+
+
+async def test_commit_times_never_run_backwards_nor_stand_still() -> None:
+    world = await make_world()
+    times = []
+    for wall in (1_000_000, 999_000, 1_000_500, 500):
+        world.clock.wall = wall
+        world.clock.mono += 0.125
+        await world.committer.submit(add(1))
+        times.append(world.disk.head.time_ms)
+    assert times == [1_000_125, 1_000_250, 1_000_500, 1_000_625]
+    await world.committer.close()
+    again = Committer(world._open, world.clock)
+    await again.open()
+    await again.submit(add(1))
+    assert world.disk.head.time_ms >= 1_000_625, "time goes on from the last commit after a restart"
+
+
+async def test_a_state_that_a_read_loaded_during_a_commit_does_not_replace_the_newer_one() -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    world.committer.states.clear()
+    stall = Stall()
+    world.faults.next("get", Fault(after=[stall]))
+
+    async def query(view: Shown) -> None:
+        await load_count(view)
+
+    reading = asyncio.create_task(world.committer.read(query))
+    await stall.reached.wait()
+    await world.committer.submit(add(1))
+    world.committer.states.clear()
+    stall.release()
+    await reading
+    assert await world.committer.submit(add(1)) == [3]
+
+
+async def test_after_close_every_call_is_an_invalid_error() -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    await world.committer.close()
+    for call in (world.committer.submit(add(1)), shown_count(world)):
+        with pytest.raises(InvalidError, match="closed"):
+            await call
+
+
+async def test_memory_of_states_is_bounded_by_number_and_by_size() -> None:
+    from penstock.broker import memory
+
+    class Large:
+        memory_bytes = memory.STATES_BYTES_MAX // 4
+
+    states = memory.States()
+    for n in range(memory.STATES_MAX + 10):
+        states.put(("n", n), n)
+    assert len(states) == memory.STATES_MAX
+    assert states.get(("n", 0)) is None
+    for n in range(100):
+        states.put(("large", n), Large())
+    assert len(states) <= 4
