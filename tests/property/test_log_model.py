@@ -28,9 +28,10 @@ from penstock.log.evict import delete_step, evict_step, trim_step
 from penstock.log.fold import plan_fold
 from penstock.log.hold import hold_step
 from penstock.log.holes import plan_holes
+from penstock.log.link import link_step
 from penstock.log.merge import plan_merge
 from penstock.log.read import read, to_arrow
-from penstock.log.staging import begin_step, link_step, revoke_step, stage_step
+from penstock.log.staging import begin_step, revoke_step, stage_step
 from penstock.log.state import LogState, read_log
 from penstock.store.memory import MemoryDisk
 from unit.log.driver import LogDriver

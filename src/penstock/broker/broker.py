@@ -1,8 +1,9 @@
 """The broker of one location: the committer, the readers' cache, and the upkeep behind them.
 
-Contract     All of it runs on one event loop. Each method is one request: appends and evictions go through the
-             one commit, reads see durable commits only.
-Not here     Threads and blocking callers (client/), wire protocols (server/), what a request decides (log/).
+Contract     All of it runs on one event loop. Each method is one request: appends and evictions
+             go through the one commit, reads see durable commits only.
+Not here     Threads and blocking callers (client/), wire protocols (server/), what a request
+             decides (log/).
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
 """The one commit: the only place that writes to a store.
 
-Contract     `submit(steps)` decides and commits; it returns when the commit is durable, or raises. One commit
-             is in flight; what arrives meanwhile shares the next one. The steps of one submit are all
-             in or all out; a refused submit leaves the others of its tick untouched.
+Contract     `submit(steps)` decides and commits; it returns when the commit is durable, or
+             raises. One commit is in flight; what arrives meanwhile shares the next one. The
+             steps of one submit are all in or all out; a refused submit leaves the others of its
+             tick untouched.
 Invariants   C1  Replies leave after the commit they report is durable, in order.
              C2  Memory and reads show durable commits only: states are replaced after the commit.
              C3  Every call ends within the deadline: a tick takes at most half of it.
-             C4  An unknown outcome ends the store handle and all states; both are rebuilt from the store.
-             C5  Fenced means finished: nothing is answered any more, reads included. Reopening takes
-                 the location only from the epoch that this committer owned itself.
+             C4  An unknown outcome ends the store handle and all states; both are rebuilt.
+             C5  Fenced means finished: nothing is answered any more, reads included. Reopening
+                 takes the location only from the epoch that this committer owned itself.
 Time         A tick's time is read once, from the ticker that goes on from the last commit's time.
 Not here     What a step decides (log/ and the views), how a batch becomes durable (store/).
 """
@@ -363,4 +364,8 @@ class Committer:
             await asyncio.wait([self._reopening])
         store, self._store = self._store, None
         if store is not None:
-            await store.close()
+            try:
+                async with asyncio.timeout(self._deadline):
+                    await store.close()
+            except TimeoutError:
+                await store.abandon()  # everything acknowledged is durable without it

@@ -1,7 +1,8 @@
 """The folder's lock: one process at a time opens a folder.
 
-The kernel frees it when the process ends, however it ends. It keeps two brokers from fighting over a
-folder; what keeps data safe when it fails (a network file system, a copied descriptor) is the epoch.
+The kernel frees it when the process ends, however it ends. It keeps two brokers from fighting over
+a folder; what keeps data safe when it fails (a network file system, a copied descriptor) is the
+epoch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """Upkeep: what is done behind the requests, in commits of its own: merge, collect, fold, revoke.
 
-Contract     `remind` takes the hints that decisions give; after opening, the same hints are rebuilt from rows.
-             One chore at a time, so that requests never wait behind more than one of its commits.
-Failures     A store that is down is tried again later. Rows that cannot be read are reported, once per
-             reminder, and left alone: whoever reads them gets the CorruptError.
+Contract     `remind` takes the hints that decisions give; after opening, the same hints are
+             rebuilt from rows. One chore at a time, so that requests never wait behind more than
+             one of its commits.
+Failures     A store that is down is tried again later. Rows that cannot be read are reported,
+             once per reminder, and left alone: whoever reads them gets the CorruptError.
 """
 
 from __future__ import annotations

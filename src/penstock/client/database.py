@@ -1,8 +1,8 @@
 """The Python handle: `penstock.open(location)`.
 
-Contract     The names of the public API. Synchronous; every call may be made from any thread. Arguments are
-             checked here and in the layer that knows their limits; what is wrong is an InvalidError and
-             changes nothing. After `close` every call is an InvalidError.
+Contract     The names of the public API. Synchronous; every call may be made from any thread.
+             Arguments are checked here and in the layer that knows their limits; what is wrong is
+             an InvalidError and changes nothing. After `close` every call is an InvalidError.
 Not here     What a call does (broker/), how bytes are laid out (codec/).
 """
 
@@ -155,7 +155,7 @@ class Stream:
         return self._database._call(broker.to_arrow(self._name, offset, count))
 
     def evict(self, *, up_to: int | None = None, keep: int | None = None) -> int:
-        """Remove entries up to an offset, inclusive, or all but the newest; returns how many went."""
+        """Remove entries up to an offset, inclusive, or all but the newest. -> how many went"""
         broker = self._broker()
         _check_int("up_to", up_to, optional=True)
         _check_int("keep", keep, optional=True)
@@ -194,8 +194,8 @@ def open(  # the public name; the builtin is not used in this file
 ) -> Database:
     """Open a location: a folder, s3://bucket/prefix, or memory://name.
 
-    `durability="os"` skips the waiting for the disk: acknowledged data survives a killed process but
-    not a power cut. `deadline` is how many seconds a call takes at most before it is an
+    `durability="os"` skips the waiting for the disk: acknowledged data survives a killed process
+    but not a power cut. `deadline` is how many seconds a call takes at most before it is an
     UnavailableError.
     """
     if not isinstance(location, str | Path):

@@ -1,7 +1,7 @@
 """The event loop of a synchronous program: one thread, and a way in.
 
-Contract     `call` runs a coroutine on the loop and waits for it, from any thread but the loop's own.
-             A forked child has no such thread: there every call is an InvalidError, at once.
+Contract     `call` runs a coroutine on the loop and waits for it, from any thread but the loop's
+             own. A forked child has no such thread: there every call is an InvalidError, at once.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@
     ChainRecord      n (u64) | time (i64) | previous hash (16) | hash (16) | oldest (u64)
                      | checksum (u64, xxh3_64)
 
-Invariants   n is dense. A record's previous hash is the hash of record n - 1; that of n = 1 is sixteen
-             zero bytes. So two stores with the same head hold the same commits.
+Invariants   n is dense. A record's previous hash is the hash of record n - 1; that of n = 1 is
+             sixteen zero bytes. So two stores with the same head hold the same commits.
 Lives in     each journal record on a folder (journal.py); rows on a bucket; the newest one is the
              head row of every store (keys.CHAIN_HEAD).
 """

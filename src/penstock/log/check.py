@@ -2,13 +2,15 @@
 
 Contract     `check_log(store)` reads every row of the log layer and returns what is wrong; an empty
              list is a clean store. It never raises for stored bytes, whatever they are.
-Invariants   L1  the nodes of a log lie without gap or overlap from its lowest row to its end, at
-             or above nothing that was collected; its edges are in order L2  every node decodes:
-             checksums, lengths, tables; a link names a staged node of the same count, of a staging
-             that is linked L3  no living fragment lies below `settled`, and the settled bytes are
-             those of the rows L4  every row belongs to something: nodes, holds and producers to a
-             log, staged nodes to a staging that counted them, names to a log; or it lies in a
-             garbage range L5  ids in use were reserved
+Invariants   L1  the nodes of a log lie without gap or overlap from its lowest row to its end; its
+                 edges are in order
+             L2  every node decodes: checksums, lengths, tables; a link names a staged node of the
+                 same count, of a staging that is linked
+             L3  no living fragment lies below `settled`; the settled bytes are those of the rows
+             L4  every row belongs to something: nodes, holds and producers to a log, staged nodes
+                 to a staging that counted them, names to a log; or it lies in a garbage range,
+                 as every evicted node does
+             L5  ids in use were reserved
 """
 
 from __future__ import annotations
@@ -160,10 +162,13 @@ class Checker:
                 self._find(key, f"{what} reaches over the settled offset {walk.row.settled}")
             if header.flags & FRAGMENT and header.end > walk.row.first:
                 self._find(key, f"{what}: a fragment below the settled offset {walk.row.settled}")
+        evicted = header.end <= walk.row.first
+        if evicted and not self._is_garbage(key):
+            self._find(key, f"{what} is evicted, and nothing will collect it")
         self.summary.nodes += 1
         self.summary.entries += header.count
         self.summary.stored_bytes += len(value)
-        await self._columns(header, value, what, evicted=header.end <= walk.row.first)
+        await self._columns(header, value, what, evicted=evicted)
 
     async def _columns(self, header: Header, value: bytes, what: str, *, evicted: bool) -> None:
         if not header.flags & LINK:

@@ -3,10 +3,9 @@
 Contract     `plan_collect` looks at one garbage row and returns a step that removes at most
              COLLECT_ROWS rows and moves the garbage row behind them, or removes it when nothing is
              left. The step always replies True: look for the next garbage row, until there is none.
-Why it is    What the plan saw was dead already, and no decision writes a dead row: evicted
-             fragments
-safe         are in no run, folds and punches leave evicted nodes alone, ids are never used again.
-             A node that reaches over the edge stays.
+Safety       What the plan saw was dead already, and no decision writes a dead row: evicted
+             fragments are in no run, folds and punches leave evicted nodes alone, ids are never
+             used again. A node that reaches over the edge stays.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Decision(msgspec.Struct, frozen=True):
 
 
 class View(Protocol):
-    """What a step is shown: durable rows and states, overlaid with those of the tick's earlier steps."""
+    """What a step is shown: durable rows and states under those of the tick's earlier steps."""
 
     @property
     def store(self) -> Store:
@@ -52,7 +52,7 @@ class View(Protocol):
         ...
 
     def row(self, key: bytes) -> bytes | None:
-        """A row that `load` fetched with `fetch`, overlaid with the tick's writes. Unfetched: KeyError (a bug)."""
+        """A row that `load` fetched, or as the tick wrote it. Not fetched: KeyError, a bug."""
         ...
 
     async def fetch(self, *keys: bytes) -> None:
@@ -60,7 +60,7 @@ class View(Protocol):
         ...
 
     def keep(self, key: StateKey, state: Any) -> None:
-        """For `load`: put a state rebuilt from durable rows into memory (no effect if one is there)."""
+        """For `load`: remember a state rebuilt from durable rows; one that is there stays."""
         ...
 
 
@@ -78,5 +78,5 @@ class Driver(Protocol):
     """Who runs steps: broker/commit.py, or a test."""
 
     async def submit(self, *steps: Step) -> list[Any]:
-        """Decide and commit these steps as one; all or none. Replies after the commit is durable, in order."""
+        """Decide and commit these steps as one, all or none. -> their replies, once durable"""
         ...

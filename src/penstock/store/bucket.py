@@ -1,14 +1,15 @@
 """A store in a bucket (or in memory): SlateDB with its WAL.
 
-Contract     See port.py. A commit is durable when SlateDB's WAL object is written. SlateDB shows a write
-             before that, so all reads ask for durable rows only.
-Fencing      SlateDB writes WAL objects with put-if-absent: a fenced writer's flush fails, so it cannot
-             acknowledge. Reads check the manifest's writer epoch, at most a second old.
-Chain        One row per commit, beside the head row, in the commit itself. Opening demands that they are
-             dense and linked, from the oldest that the head row speaks of: a WAL object that is missing
-             or empty in the middle is otherwise read as "nothing there". Rows that SlateDB has in SSTs
-             are pruned, but for the newest of those.
-Limit        If the newest WAL objects vanish from the bucket, nothing that is left speaks of them.
+Contract     See port.py. A commit is durable when SlateDB's WAL object is written. SlateDB shows
+             a write before that, so all reads ask for durable rows only.
+Fencing      SlateDB writes WAL objects with put-if-absent: a fenced writer's flush fails, so it
+             cannot acknowledge. Reads check the manifest's writer epoch, at most a second old.
+Chain        One row per commit, beside the head row, in the commit itself. Opening demands that
+             they are dense and linked, from the oldest that the head row speaks of: a WAL object
+             that is missing or empty in the middle is otherwise read as "nothing there". Rows
+             that SlateDB has in SSTs are pruned, but for the newest of those.
+Limit        If the newest WAL objects vanish from the bucket, nothing that is left speaks of
+             them.
 """
 
 from __future__ import annotations

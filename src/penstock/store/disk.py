@@ -1,7 +1,7 @@
 """What the folder store asks of the file system: durable files, durable names, synchronous folders.
 
-Contract     Everything here blocks and raises OSError; callers run it off the event loop and translate.
-             With `sync=False` (durability="os") nothing waits for the disk.
+Contract     Everything here blocks and raises OSError; callers run it off the event loop and
+             translate. With `sync=False` (durability="os") nothing waits for the disk.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ def _flags(path: Path) -> int:
 def make_synchronous(path: Path) -> bool:
     """Make every later write below a folder synchronous; False where the file system does not.
 
-    SlateDB never syncs what it writes to a folder, so the folder must. The flags are inherited by new
-    files and folders on ext4; elsewhere they are refused (tmpfs, XFS) or not passed on (btrfs), which
-    a probe in a new subfolder shows.
+    SlateDB never syncs what it writes to a folder, so the folder must. The flags are inherited by
+    new files and folders on ext4; elsewhere they are refused (tmpfs, XFS) or not passed on (btrfs),
+    which a probe in a new subfolder shows.
     """
     probe = path / ".probe"
     try:

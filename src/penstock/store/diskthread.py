@@ -1,8 +1,8 @@
 """One daemon thread for calls that block on a disk.
 
-Contract     Jobs run in order, off the event loop. A disk that hangs hangs this thread, never the loop:
-             the caller's deadline ends the wait, and the thread settles its debts when it can. It is a
-             daemon, so a hanging disk does not keep the process from ending.
+Contract     Jobs run in order, off the event loop. A disk that hangs hangs this thread, never the
+             loop: the caller's deadline ends the wait, and the thread settles its debts when it
+             can. It is a daemon, so a hanging disk does not keep the process from ending.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Bytes through SlateDB's generated binding by memmove instead of a Python loop per byte.
 
-Contract     `install()` replaces a few private functions of the pinned binding with faster ones that
-             produce the same bytes, after `agrees()` has compared both on samples in this process.
-             If anything differs or is missing, nothing is replaced and the stock path serves.
-             `INSTALLED` says which; a test demands that it is the fast one.
-Measured     Stock moves about 7 MB/s into Rust, this over 300 MB/s; a call whose future is ready at
-             once costs no turn of the event loop.
+Contract     `install()` replaces a few private functions of the pinned binding with faster ones
+             that produce the same bytes, after `agrees()` has compared both on samples in this
+             process. If anything differs or is missing, nothing is replaced and the stock path
+             serves. `INSTALLED` says which; a test demands that it is the fast one.
+Measured     Stock moves about 7 MB/s into Rust, this over 300 MB/s; a call whose future is ready
+             at once costs no turn of the event loop.
 Danger       Everything here leans on private names of slatedb 0.17.0, which pyproject.toml pins.
 """
 
@@ -122,7 +122,7 @@ async def _call(
     lift: Callable[[Any], Any],
     errors: Any,
 ) -> Any:
-    """The binding's `_uniffi_rust_call_async`, but a future that is ready at once is not awaited."""
+    """The binding's async call, but a future that is ready at once is not awaited."""
     try:
         loop = asyncio.get_running_loop()
         while True:

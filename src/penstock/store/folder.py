@@ -1,14 +1,14 @@
 """A store in a folder: SlateDB with its WAL off, behind a journal of our own.
 
-Contract     See port.py. A commit is durable when its journal record is (journal.py), before SlateDB has
-             it; reads see it only after that. Survives kill -9 and power loss (durability="power"),
-             or kill -9 alone (durability="os", for tests).
-Order        write record, fdatasync, look at the epoch, write to SlateDB, acknowledge. Whoever takes
-             over: claim the epoch, open SlateDB (which fences it too), read the journal.
-Coverage     A segment is let go when SlateDB has written everything in it to objects and these are
-             durable: synchronous by inode flags, or by syncfs where the file system has none.
-Threads      The journal belongs to one daemon thread. A disk that hangs hangs that thread, not the
-             event loop; the caller's deadline ends the wait.
+Contract     See port.py. A commit is durable when its journal record is (journal.py), before
+             SlateDB has it; reads see it only after that. Survives kill -9 and power loss
+             (durability="power"), or kill -9 alone (durability="os", for tests).
+Order        write record, fdatasync, look at the epoch, write to SlateDB, acknowledge. Whoever
+             takes over: claim the epoch, open SlateDB (which fences it too), read the journal.
+Coverage     A segment is let go when SlateDB has written everything in it to objects and these
+             are durable: synchronous by inode flags, or by syncfs where the file system has none.
+Threads      The journal belongs to one daemon thread. A disk that hangs hangs that thread, not
+             the event loop; the caller's deadline ends the wait.
 """
 
 from __future__ import annotations
@@ -32,11 +32,20 @@ from penstock.codec.chain import (
     encode_chain,
 )
 from penstock.codec.keys import CHAIN_HEAD
-from penstock.errors import CorruptError, FencedError, InvalidError, PenstockError, UnavailableError
+from penstock.errors import (
+    CorruptError,
+    FencedError,
+    InvalidError,
+    NotFoundError,
+    PenstockError,
+    UnavailableError,
+)
 from penstock.store import disk
 from penstock.store.diskthread import DiskThread
-from penstock.store.journal import Journal, Recovered, claim, recover
+from penstock.store.epoch import claim
+from penstock.store.journal import Journal
 from penstock.store.port import Head, Row, Writes
+from penstock.store.recovery import Recovered, recover
 from penstock.store.slate import COMMON, Place, SlateRows, make_settings
 
 Durability = Literal["power", "os"]
@@ -73,7 +82,7 @@ class FolderStore:
         self._synced = synced  # SlateDB's own files are durable when written
         self._thread = thread
         thread.chore = journal.mark
-        #: Hashes, 16 bytes each, of the commits up to the head that SlateDB may not have in objects.
+        #: Hashes, 16 bytes each, of the commits up to the head that may not be in objects yet.
         self._uncovered = bytearray().join(record.hash for record in uncovered)
         self._keeper: asyncio.Task[None] | None = None
         self._syncer: asyncio.Task[None] | None = None
@@ -98,7 +107,7 @@ class FolderStore:
         if durability not in ("power", "os"):
             raise InvalidError(f"durability is 'power' or 'os', not {durability!r}")
         if not create and not (folder / "journal").is_dir():
-            raise InvalidError(f"{folder} is not a Penstock location", hint="check the path")
+            raise NotFoundError(f"{folder} is not a Penstock location", hint="check the path")
         sync = durability == "power"
         if not sync:
             warnings.warn(
@@ -125,6 +134,7 @@ class FolderStore:
             rows = await SlateRows.open(
                 Place.folder(folder / "store"), _settings(slow_sync=not synced), durable_only=False
             )
+            await _check_tables(rows, folder)
             stored = await _stored_head(rows)
             recovered = await thread.run(partial(recover, folder / "journal", stored))
             head = await _replay(rows, recovered) or stored
@@ -202,7 +212,7 @@ class FolderStore:
             self._keeper = asyncio.get_running_loop().create_task(self._care())
 
     async def _care(self) -> None:
-        """Have a spare segment and release covered ones. A failure shows in the commit it hinders."""
+        """Have a spare segment, release covered ones. A failure shows in the commit it hinders."""
         with contextlib.suppress(OSError, PenstockError):
             await self._thread.run(self._journal.prepare)
             if self._journal.waiting() >= FULL_SEGMENTS or self._journal.inherits():
@@ -234,7 +244,7 @@ class FolderStore:
     # -- checkpoints
 
     async def checkpoint(self, *, lifetime_ms: int) -> str:
-        # A checkpoint is the state of the last manifest: flush first, or it misses the newest commits.
+        # A checkpoint is the state of the last manifest: without a flush it misses commits.
         await self._rows.flush_memtable()
         return await self._rows.create_checkpoint(lifetime_ms=lifetime_ms)
 
@@ -303,6 +313,18 @@ def _settings(*, slow_sync: bool) -> Any:
         for kind in ("compacted", "compactions", "manifest")
     }
     return make_settings(COMMON, {"wal_enabled": False}, ages)
+
+
+async def _check_tables(rows: SlateRows, folder: Path) -> None:
+    """Demand the SSTs in full length: SlateDB would retry reading behind a file's end for ever."""
+    for name, least_bytes in (await rows.tables()).items():
+        path = folder / "store" / "compacted" / f"{name}.sst"
+        try:
+            size = path.stat().st_size
+        except FileNotFoundError:
+            raise CorruptError(f"{path}: a table of the store is missing") from None
+        if size < least_bytes:
+            raise CorruptError(f"{path}: {size} bytes long, at least {least_bytes} were written")
 
 
 async def _stored_head(rows: SlateRows) -> ChainRecord | None:

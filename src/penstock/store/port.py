@@ -1,4 +1,4 @@
-"""The store port: an ordered map of bytes with one fenced writer and one durable, atomic, numbered commit.
+"""The store port: an ordered map of bytes with one fenced writer and numbered, durable commits.
 
 Contract     Reads show durable commits only, and each call shows one consistent state. `commit(n,
              ...)` takes the dense commit number (head().n + 1), writes all or nothing, and returns
@@ -60,17 +60,17 @@ class Store(Protocol):
     def scan(
         self, low: bytes, high: bytes, *, reverse: bool = False, batch_rows: int = 256
     ) -> AsyncIterator[list[Row]]:
-        """Rows with low <= key < high, in order, in lists of at most `batch_rows`; never an empty list."""
+        """Rows with low <= key < high, in order, in lists of 1 to `batch_rows`."""
         ...
 
     async def commit(self, n: int, writes: Writes, *, time_ms: int, epoch: int) -> None: ...
 
     async def verify(self) -> None:
-        """Raise FencedError unless this handle still owns the location. Cheap; called before every reply."""
+        """Raise FencedError unless this handle still owns the location. Cheap: every reply asks."""
         ...
 
     async def checkpoint(self, *, lifetime_ms: int) -> str:
-        """Pin the state of now (all durable commits included) for readers in other processes; returns its id."""
+        """Pin the state of now, all durable commits included, for other processes. -> its id"""
         ...
 
     async def renew_checkpoint(self, checkpoint_id: str, *, lifetime_ms: int) -> None: ...
@@ -82,5 +82,5 @@ class Store(Protocol):
         ...
 
     async def abandon(self) -> None:
-        """Release without flushing, after an unknown outcome. Never raises, never blocks for long."""
+        """Release without flushing, after an unknown outcome. Never raises, never waits long."""
         ...

@@ -1,16 +1,15 @@
-"""SlateDB behind plain calls: the only place that knows the engine, and the only one that translates
-its errors.
+"""SlateDB behind plain calls: the only place that knows the engine and translates its errors.
 
-Contract     `SlateRows` is an open database: get, floor, scan, write, flush, positions, checkpoints.
-             What makes a write durable is the business of folder.py (journal) and bucket.py (WAL).
+Contract     `SlateRows` is an open database: get, floor, scan, write, flush, checkpoints. What
+             makes a write durable is the business of folder.py (journal) and bucket.py (WAL).
 Errors       Transaction -> ConflictError, Closed(fenced) -> FencedError, Unavailable ->
              UnavailableError, Data -> CorruptError, Invalid and Closed(clean) -> InvalidError.
-             Closed(panic) and Internal are bugs, or bytes that the engine did not check: they become
-             CorruptError too, because the handle is lost either way and nothing else is safe to say.
-Traps        Unknown settings are ignored silently, so every setting is read back. Object paths are
-             percent-encoded (twice), so a folder whose name has other than plain characters is
-             reached through /proc/self/fd. After a fork the runtime's threads are gone and every call
-             hangs, so a handle refuses to work in another process than its own.
+             Closed(panic) and Internal are bugs, or bytes that the engine did not check: they
+             become CorruptError too, because the handle is lost and nothing else is safe to say.
+Traps        Unknown settings are ignored silently, so every setting is read back. Object paths
+             are percent-encoded (twice), so a folder whose name has other than plain characters
+             is reached through /proc/self/fd. After a fork the runtime's threads are gone and
+             every call hangs, so a handle refuses to work in another process than its own.
 """
 
 from __future__ import annotations
@@ -131,19 +130,20 @@ def make_settings(*layers: dict[str, Any]) -> engine.Settings:
     return settings
 
 
+#: Object stores of memory://name live as long as the process, so that they can be reopened.
+_memory: dict[str, engine.ObjectStore] = {}
+
+
 class Place:
     """Where a database is: an object store and a path in it."""
-
-    #: Object stores of memory://name live as long as the process, so that they can be reopened.
-    _memory: dict[str, engine.ObjectStore] = {}
 
     def __init__(self, url: str, path: str, *, descriptor: int | None = None) -> None:
         self.path = path
         self._descriptor = descriptor
         try:
             if url.startswith("memory:"):
-                self.objects = self._memory.get(url) or engine.ObjectStore.resolve("memory:///")
-                self._memory[url] = self.objects
+                self.objects = _memory.get(url) or engine.ObjectStore.resolve("memory:///")
+                _memory[url] = self.objects
             else:
                 self.objects = engine.ObjectStore.resolve(url)
         except engine.Error as error:
@@ -197,8 +197,12 @@ class SlateRows:
             engine.FoyerCacheOptions(max_capacity=CACHE_BYTES, shards=4)
         )
         builder.with_db_cache(cache, 0)
-        with translated():
-            return cls(place, await builder.build(), durable_only=durable_only)
+        try:
+            with translated():
+                return cls(place, await builder.build(), durable_only=durable_only)
+        except InvalidError as error:
+            # Our settings are valid, so what the engine refuses is what it found.
+            raise CorruptError(f"the store does not open: {error}") from error
 
     def _check(self) -> None:
         if self._closed:
@@ -314,6 +318,18 @@ class SlateRows:
             raise CorruptError("the store's manifest is missing")
         return manifest.writer_epoch, manifest.last_l0_seq
 
+    @_guarded
+    async def tables(self) -> dict[str, int]:
+        """The SSTs that the manifest names, and how many bytes each must have at least."""
+        manifest = await self._admin.read_manifest(None)
+        runs = [*manifest.compacted, *(run for part in manifest.segments for run in part.compacted)]
+        views = [
+            *manifest.l0,
+            *(view for part in manifest.segments for view in part.l0),
+            *(view for run in runs for view in run.sst_views),
+        ]
+        return {view.sst.id.value: _least_bytes(view.sst.info) for view in views}
+
     # -- checkpoints
 
     @_guarded
@@ -362,6 +378,16 @@ class SlateRows:
                 await self._db.shutdown_with_options(engine.CloseOptions(flush_type=None))
             # Only now: to the engine, the number of a closed descriptor would be another folder.
             self._place.release()
+
+
+def _least_bytes(info: engine.SsTableInfo) -> int:
+    """An SST ends with its index, filter and statistics, and a footer behind them."""
+    least: int = 1 + max(
+        info.index_offset + info.index_len,
+        info.filter_offset + info.filter_len,
+        info.stats_offset + info.stats_len,
+    )
+    return least
 
 
 #: Handles that are being dropped; a task that nobody holds may vanish.

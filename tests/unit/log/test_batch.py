@@ -3,12 +3,13 @@ from __future__ import annotations
 from array import array
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 from penstock.codec.node import META, TAGS, ZSTD, decode_node, node_value
 from penstock.errors import InvalidError
-from penstock.log.batch import NODE_BYTES, NODE_ENTRIES, TAG_BYTES_MAX, build_bodies
+from penstock.log.batch import NODE_BYTES, NODE_ENTRIES, TAG_BYTES_MAX, build_bodies, split_edges
 
 
 def entries_of(bodies: list[Any]) -> list[tuple[bytes, bytes]]:
@@ -35,6 +36,11 @@ def test_an_entry_larger_than_a_node_is_a_node_of_its_own() -> None:
     bodies = build_bodies([b"before", large, b"after"])
     assert [body.count for body in bodies] == [1, 1, 1]
     assert [data for _, data in entries_of(bodies)] == [b"before", large, b"after"]
+
+
+def test_many_small_entries_between_huge_ones_stay_within_the_count() -> None:
+    sizes = [2 * NODE_BYTES, *[0] * 2500, 2 * NODE_BYTES]
+    assert split_edges(np.array(sizes, np.int64)) == [0, 1, 1001, 2001, 2501, 2502]
 
 
 def test_an_entry_of_64_mebibytes_works() -> None:

@@ -23,8 +23,9 @@ from penstock.codec.once import encode_hold
 from penstock.log.batch import build_bodies
 from penstock.log.catalogue import Ids
 from penstock.log.check import Checker, check_log
+from penstock.log.link import link_step
 from penstock.log.once import once_value
-from penstock.log.staging import begin_step, link_step, stage_step
+from penstock.log.staging import begin_step, stage_step
 from unit.log.driver import LogDriver, stream
 
 NODE = node_value(build_bodies([b"x"] * 1000)[0], 1000, 0)
@@ -68,6 +69,7 @@ async def test_a_sound_store_has_no_findings_and_is_counted() -> None:
         (log_key(1), encode_log(LogRow(settled=3001)), "a fragment below the settled offset"),
         (log_key(1), encode_log(LogRow(settled=1500)), "reaches over the settled offset"),
         (log_key(1), encode_log(LogRow(settled=1000)), "bytes lie below the settled offset"),
+        (log_key(1), encode_log(LogRow(first=1000)), "nothing will collect it"),
         (log_key(1), encode_log(LogRow(first=3002)), "ends at 3001, below its edge 3002"),
         (log_key(1), encode_log(LogRow(first=5, lowest=1)), "overlaps"),
         (staged_key(1, 0, 0), None, "its staged node is missing"),

@@ -5,7 +5,7 @@ import pytest
 from penstock.codec.keys import KeyType, key_type, prefix, prefix_end
 from penstock.errors import InvalidError
 from penstock.log.check import check_log
-from penstock.log.collect import COLLECT_ROWS
+from penstock.log.collect import COLLECT_ROWS, next_garbage, plan_collect
 from penstock.log.evict import delete_step, evict_step, first_by_age, first_by_bytes, trim_step
 from penstock.log.hold import hold_step
 from penstock.log.state import LogState
@@ -97,6 +97,32 @@ async def test_evicting_again_before_collecting_is_one_range() -> None:
     assert await rows_of(driver, KeyType.GARBAGE) == 1
     await driver.chore(("collect", None))
     assert await rows_of(driver, KeyType.NODE) == 100
+    assert await check_log(driver.store) == []
+
+
+@pytest.mark.parametrize("up_to", [50, 1000])
+async def test_an_eviction_between_plan_and_decision_is_collected_later(up_to: int) -> None:
+    driver = await filled(3000, 100)
+    await driver.do(evict_step(S, up_to=up_to))
+    row = await next_garbage(driver.store)
+    assert row is not None
+    step = await plan_collect(driver.store, *row)
+    await driver.do(evict_step(S, up_to=1999))
+    await driver.do(step)
+    assert await check_log(driver.store) == []
+    await driver.chore(("collect", None))
+    assert await rows_of(driver, KeyType.NODE) == 10
+    assert (await shown(driver)).lowest == 2000
+
+
+async def test_the_same_collection_twice_is_done_once() -> None:
+    driver = await filled(3000, 100)
+    await driver.do(evict_step(S, up_to=1999))
+    row = await next_garbage(driver.store)
+    assert row is not None
+    step = await plan_collect(driver.store, *row)
+    await driver.submit(step, step)
+    assert (await shown(driver)).stored_bytes > 0
     assert await check_log(driver.store) == []
 
 

@@ -9,8 +9,9 @@ from penstock.log.batch import build_bodies
 from penstock.log.check import check_log
 from penstock.log.evict import evict_step
 from penstock.log.holes import PUNCH_BYTES, plan_holes
+from penstock.log.link import link_step
 from penstock.log.merge import plan_merge
-from penstock.log.staging import begin_step, link_step, stage_step
+from penstock.log.staging import begin_step, stage_step
 from penstock.log.state import LogState
 from unit.log.driver import LogDriver, data_of, stream
 

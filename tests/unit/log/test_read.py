@@ -11,9 +11,10 @@ from penstock.errors import CorruptError, InvalidError, NotFoundError
 from penstock.log.batch import build_bodies
 from penstock.log.evict import delete_step, evict_step
 from penstock.log.fold import plan_fold
+from penstock.log.link import link_step
 from penstock.log.merge import plan_merge
 from penstock.log.read import Message, read, to_arrow
-from penstock.log.staging import begin_step, link_step, stage_step
+from penstock.log.staging import begin_step, stage_step
 from penstock.log.state import LogState
 from unit.log.driver import LogDriver, stream
 

@@ -11,10 +11,10 @@ from penstock.log.check import check_log
 from penstock.log.chores import pending_chores
 from penstock.log.evict import delete_step, evict_step
 from penstock.log.fold import FOLD_BYTES, plan_fold
+from penstock.log.link import link_step
 from penstock.log.staging import (
     STAGE_BYTES_MAX,
     begin_step,
-    link_step,
     revoke_step,
     stage_step,
 )

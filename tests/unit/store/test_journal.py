@@ -12,7 +12,9 @@ import pytest
 from penstock.codec.chain import NO_HASH, ChainRecord, chain_hash
 from penstock.codec.journal import HEADER_BYTES, RECORD_BYTES, decode_head
 from penstock.errors import CorruptError, FencedError
-from penstock.store.journal import Journal, Recovered, claim, recover
+from penstock.store.epoch import claim
+from penstock.store.journal import Journal
+from penstock.store.recovery import Recovered, recover
 
 SEGMENT = 1 << 16
 
@@ -109,8 +111,11 @@ def test_a_torn_record_at_the_end_is_a_commit_that_never_was(folder: Path) -> No
 @pytest.mark.parametrize("victim", [1, 2])
 def test_a_damaged_record_with_others_behind_it_is_corruption(folder: Path, victim: int) -> None:
     writer = Writer(folder)
-    ends = [writer.append() and writer.journal._active.end for _ in range(3)]
-    begin = HEADER_BYTES if victim == 1 else ends[0]
+    begins = []
+    for _ in range(3):
+        begins.append(writer.journal._active.end)
+        writer.append()
+    begin = begins[victim - 1]
 
     def flip(data: bytearray) -> None:
         data[begin + RECORD_BYTES + 5] ^= 1
