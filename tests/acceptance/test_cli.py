@@ -226,8 +226,8 @@ def test_check_of_a_misspelt_location_is_not_found_and_creates_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_check_of_a_folder_that_is_something_else_is_invalid(tmp_path: Path) -> None:
-    assert run_main("check", "--location", str(tmp_path)) == 2
+def test_check_of_a_folder_that_is_something_else_is_not_found(tmp_path: Path) -> None:
+    assert run_main("check", "--location", str(tmp_path)) == 3
 
 
 def test_check_of_a_location_that_is_open_elsewhere_is_unavailable_and_disturbs_nobody(

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.codec.node import build_body, decode_header, decode_node, node_value
@@ -106,6 +106,7 @@ def test_nodes_stay_within_their_bounds_and_hold_every_entry_once(
 
 
 @given(count=st.integers(1, 5000), size=st.integers(0, 2000))
+@example(count=2548, size=1234)  # three nodes by the sum, four by whole entries
 def test_entries_of_one_size_are_split_evenly(count: int, size: int) -> None:
     edges = split_edges(np.full(count, size, np.int64))
     parts = np.diff(edges)

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
@@ -37,6 +38,8 @@ from penstock.log.decision import Decision, Now, StateKey, Step, Timer
 from penstock.store.port import RefusedError, Store
 
 R = TypeVar("R")
+
+_log = logging.getLogger("penstock")
 
 DEADLINE_SECONDS = 30.0
 #: A tick stops taking requests in when its batch has this size.
@@ -219,13 +222,17 @@ class Committer:
 
     async def _run(self) -> None:
         while self._waiting and self._store is not None:
+            store = self._store
             accepted: list[tuple[Request, list[Any]]] = []
             try:
-                await self._tick(self._store, accepted)
-            except BaseException as error:  # a bug: nobody may wait for ever because of it
+                await self._tick(store, accepted)
+            except Exception as error:
+                # A bug, in the middle of a tick: its callers hear of it, and memory is not trusted.
+                _log.exception("a tick failed")
                 for request, _ in accepted:
                     request.fail(error)
-                raise
+                if store is self._store:
+                    self._lose(store, UnavailableError(f"the broker failed: {error!r}"))
 
     async def _tick(self, store: Store, accepted: list[tuple[Request, list[Any]]]) -> None:
         assert self._ticker is not None, "a store was opened"

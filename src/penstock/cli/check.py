@@ -20,8 +20,9 @@ from penstock.cli.options import LOCATION_DEFAULT, Json, Location
 from penstock.cli.output import print_json, result_console
 from penstock.clock import SystemClock
 from penstock.codec.keys import Kind, names_prefix, prefix_end
-from penstock.errors import CorruptError, NotFoundError
+from penstock.errors import CorruptError
 from penstock.log.check import Checker, Finding
+from penstock.store.folder import require_location
 from penstock.store.location import folder_of, open_store
 from penstock.store.port import Store
 
@@ -48,9 +49,9 @@ def check(location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
 
 async def inspect(location: str) -> CheckResult:
     folder = folder_of(location)
-    # Before the lock: taking it would create the folder that a misspelt location names.
-    if folder is not None and not folder.is_dir():
-        raise NotFoundError(f"{location}: there is no such folder", hint="check the location")
+    # Before the lock: taking it would leave a file in whatever a misspelt location names.
+    if folder is not None:
+        require_location(folder)
     lock = None if folder is None else FolderLock(folder)
     try:
         store = await open_store(location, clock=SystemClock(), create=False)

@@ -244,12 +244,14 @@ def split_edges(sizes: Sizes) -> list[int]:
     count = len(sizes)
     # The cost of an entry is its share of a node, by count or by bytes, whichever is larger.
     cost = np.cumsum(np.maximum(1 / NODE_ENTRIES, sizes / NODE_BYTES))
-    nodes = int(np.ceil(cost[-1] - 1e-9))
-    even = np.searchsorted(cost, cost[-1] * np.arange(1, nodes) / nodes + 1e-9)
-    edges = [0, *np.unique(even[(even > 0) & (even < count)]).tolist(), count]
     ends = np.cumsum(sizes)
-    if all(_fits(ends, low, high) for low, high in pairwise(edges)):
-        return edges
+    nodes = int(np.ceil(cost[-1] - 1e-9))
+    # Whole entries may need one node more than their sum does.
+    for parts in (nodes, nodes + 1):
+        even = np.searchsorted(cost, cost[-1] * np.arange(1, parts) / parts + 1e-9)
+        edges = [0, *np.unique(even[(even > 0) & (even < count)]).tolist(), count]
+        if all(_fits(ends, low, high) for low, high in pairwise(edges)):
+            return edges
     # Entries of very different size: fill each node as far as it goes.
     edges = [0]
     while (low := edges[-1]) < count:

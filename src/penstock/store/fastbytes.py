@@ -16,7 +16,7 @@ import contextlib
 import ctypes
 import itertools
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import slatedb.uniffi._slatedb_uniffi.slatedb as binding
@@ -32,8 +32,17 @@ _stock_lower = binding._UniffiFfiConverterBytes.lower
 _stock_lift_rows = binding._UniffiFfiConverterSequenceTypeKeyValue.lift
 
 
-def _allocate(size: int) -> Any:
-    return binding._UniffiRustBuffer.alloc(size)
+_library = binding._UniffiLib
+_alloc = _library.ffi_slatedb_uniffi_rustbuffer_alloc
+
+
+def _rust(call: Callable[..., Any], *args: Any) -> Any:
+    """Call Rust. One status object and no wrapper frames on the way, unlike the binding's own."""
+    status = binding._UniffiRustCallStatus()
+    result = call(*args, ctypes.byref(status))
+    if status.code:
+        binding._uniffi_check_call_status(binding._UniffiFfiConverterTypeError, status)
+    return result
 
 
 def _address(buffer: Any) -> int:
@@ -44,7 +53,7 @@ def lower_bytes(value: bytes) -> Any:
     """A Rust buffer of length (i32, big-endian) | bytes."""
     raw = value if type(value) is bytes else bytes(value)
     size = len(raw)
-    buffer = _allocate(size + 4)
+    buffer = _rust(_alloc, size + 4)
     if size < 4096:
         ctypes.memmove(buffer.data, _I32.pack(size) + raw, size + 4)
     else:
@@ -144,18 +153,37 @@ async def _call(
         free(rust_future)
 
 
+def fill_batch(batch: Any, writes: Iterable[tuple[bytes, bytes | None]]) -> None:
+    """Put and delete rows in a WriteBatch."""
+    if not INSTALLED:
+        for key, value in writes:
+            if value is None:
+                batch.delete(key)
+            else:
+                batch.put(key, value)
+        return
+    clone = _library.uniffi_slatedb_uniffi_fn_clone_writebatch
+    put = _library.uniffi_slatedb_uniffi_fn_method_writebatch_put
+    delete = _library.uniffi_slatedb_uniffi_fn_method_writebatch_delete
+    for key, value in writes:
+        handle = _rust(clone, batch._handle)
+        if value is None:
+            _rust(delete, handle, lower_bytes(key))
+        else:
+            _rust(put, handle, lower_bytes(key), lower_bytes(value))
+
+
 async def next_rows(iterator: Any, count: int) -> list[tuple[bytes, bytes]]:
     """Up to `count` rows of a DbIterator; an empty list at its end."""
     if not INSTALLED:
         return [(row.key, row.value) for row in await iterator.next_batch(count)]
-    library = binding._UniffiLib
     rows: list[tuple[bytes, bytes]] = await _call(
-        library.uniffi_slatedb_uniffi_fn_method_dbiterator_next_batch(
+        _library.uniffi_slatedb_uniffi_fn_method_dbiterator_next_batch(
             iterator._uniffi_clone_handle(), count
         ),
-        library.ffi_slatedb_uniffi_rust_future_poll_rust_buffer,
-        library.ffi_slatedb_uniffi_rust_future_complete_rust_buffer,
-        library.ffi_slatedb_uniffi_rust_future_free_rust_buffer,
+        _library.ffi_slatedb_uniffi_rust_future_poll_rust_buffer,
+        _library.ffi_slatedb_uniffi_rust_future_complete_rust_buffer,
+        _library.ffi_slatedb_uniffi_rust_future_free_rust_buffer,
         lift_rows,
         binding._UniffiFfiConverterTypeError,
     )

@@ -3,8 +3,9 @@
 Contract     See port.py. A commit is durable when its journal record is (journal.py), before
              SlateDB has it; reads see it only after that. Survives kill -9 and power loss
              (durability="power"), or kill -9 alone (durability="os", for tests).
-Order        write record, fdatasync, look at the epoch, write to SlateDB, acknowledge. Whoever
-             takes over: claim the epoch, open SlateDB (which fences it too), read the journal.
+Order        write record, fdatasync, look at the epoch, acknowledge. SlateDB gets the commit while
+             that goes on, before the next one and before any read. Whoever takes over: claim the
+             epoch, open SlateDB (which fences it too), read the journal.
 Coverage     A segment is let go when SlateDB has written everything in it to objects and these
              are durable: synchronous by inode flags, or by syncfs where the file system has none.
 Threads      The journal belongs to one daemon thread. A disk that hangs hangs that thread, not
@@ -60,6 +61,14 @@ CLOSE_SECONDS = 30.0
 SYNC_SECONDS = 10.0
 
 
+def require_location(folder: Path) -> None:
+    """Raise unless there is a store in this folder."""
+    if not folder.exists():
+        raise NotFoundError(f"{folder}: there is no such folder", hint="check the path")
+    if not (folder / "journal").is_dir():
+        raise NotFoundError(f"{folder} is not a Penstock location", hint="check the path")
+
+
 class FolderStore:
     def __init__(
         self,
@@ -84,6 +93,9 @@ class FolderStore:
         thread.chore = journal.mark
         #: Hashes, 16 bytes each, of the commits up to the head that may not be in objects yet.
         self._uncovered = bytearray().join(record.hash for record in uncovered)
+        #: SlateDB's write of the newest commit. Nothing else is written before it is done.
+        self._applying: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._applying.set_result(0)
         self._keeper: asyncio.Task[None] | None = None
         self._syncer: asyncio.Task[None] | None = None
         self._closed = False
@@ -106,8 +118,8 @@ class FolderStore:
     ) -> FolderStore:
         if durability not in ("power", "os"):
             raise InvalidError(f"durability is 'power' or 'os', not {durability!r}")
-        if not create and not (folder / "journal").is_dir():
-            raise NotFoundError(f"{folder} is not a Penstock location", hint="check the path")
+        if not create:
+            require_location(folder)
         sync = durability == "power"
         if not sync:
             warnings.warn(
@@ -151,11 +163,20 @@ class FolderStore:
                     sync=sync,
                 )
             )
-        except BaseException:
+        except BaseException as error:
             if rows is not None:
                 rows.forget()
-            thread.finish(epoch.release if epoch is not None else lambda: None)
-            raise
+            if epoch is None:
+                thread.finish(lambda: None)
+                raise
+            try:
+                if isinstance(error, FencedError):
+                    epoch.check()  # really fenced: raises
+                    # SlateDB saw a newer writer, but nobody took the folder: its files disagree.
+                    raise CorruptError(f"{folder}: the store's epochs are damaged") from error
+                raise
+            finally:
+                thread.finish(epoch.release)
         return cls(
             folder,
             rows,
@@ -173,15 +194,20 @@ class FolderStore:
         return Head(self._head.n, self._head.hash, self._head.time_ms)
 
     async def get(self, key: bytes) -> bytes | None:
+        await self._applied()
         return await self._rows.get(key)
 
     async def floor(self, key: bytes, *, low: bytes) -> Row | None:
+        await self._applied()
         return await self._rows.floor(key, low=low)
 
-    def scan(
+    async def scan(
         self, low: bytes, high: bytes, *, reverse: bool = False, batch_rows: int = 256
     ) -> AsyncIterator[list[Row]]:
-        return self._rows.scan(low, high, reverse=reverse, batch_rows=batch_rows)
+        await self._applied()
+        scan = self._rows.scan(low, high, reverse=reverse, batch_rows=batch_rows)
+        async for rows in scan:
+            yield rows
 
     async def verify(self) -> None:
         self._check()
@@ -198,12 +224,24 @@ class FolderStore:
         body = encode_batch(writes)
         previous = self._head.hash
         chain = ChainRecord(n, time_ms, previous, chain_hash(previous, n, time_ms, body))
+        if self._applying.done():
+            self._applying.result()  # the store failed since: say so before anything is written
         await self._thread.run(lambda: self._journal.append(chain, body))
-        await self._rows.write([*writes, (CHAIN_HEAD, encode_chain(chain))], seqnum=n)
+        await self._applied()
         self._head = chain
         self._uncovered += chain.hash
+        self._applying = asyncio.ensure_future(
+            self._rows.write([*writes, (CHAIN_HEAD, encode_chain(chain))], seqnum=n)
+        )
+        self._applying.add_done_callback(_look_at)
         if self._journal.wants_care:
             self._keep()
+
+    async def _applied(self) -> None:
+        """Wait until SlateDB has every acknowledged commit. Giving up the wait stops nothing."""
+        self._check()
+        if not self._applying.done() or self._applying.exception() is not None:
+            await asyncio.shield(self._applying)
 
     # -- letting go of what SlateDB has
 
@@ -244,6 +282,7 @@ class FolderStore:
     # -- checkpoints
 
     async def checkpoint(self, *, lifetime_ms: int) -> str:
+        await self._applied()
         # A checkpoint is the state of the last manifest: without a flush it misses commits.
         await self._rows.flush_memtable()
         return await self._rows.create_checkpoint(lifetime_ms=lifetime_ms)
@@ -268,6 +307,7 @@ class FolderStore:
             self._syncer.cancel()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
+                await self._applying
                 if self._keeper is not None:
                     await self._keeper
                 await self._rows.close(wal=False)
@@ -283,13 +323,19 @@ class FolderStore:
 
     async def abandon(self) -> None:
         self._closed = True
-        for task in (self._keeper, self._syncer):
+        for task in (self._keeper, self._syncer, self._applying):
             if task is not None:
                 task.cancel()
         self._rows.forget()
         # The thread may hang in the disk; it lets go of the files when it can, never before: a file
         # descriptor that is closed too early could become somebody else's file.
         self._thread.finish(self._journal.release)
+
+
+def _look_at(applied: asyncio.Future[int]) -> None:
+    """A failure is raised to the next call; if there is none, nobody need hear of it."""
+    if not applied.cancelled():
+        applied.exception()
 
 
 def _prepare_folder(folder: Path, *, sync: bool) -> bool:

@@ -159,8 +159,7 @@ class Journal:
         try:
             self._write_head()
         except OSError:
-            spare = self._spare.pop(0)
-            os.close(spare.descriptor)
+            self._discard(self._spare.pop(0))
             raise
 
     def _allocate(self, size: int) -> Segment:
@@ -198,22 +197,30 @@ class Journal:
 
     def cover(self, n: int, digest: bytes) -> None:
         """The store durably holds everything up to this commit: let go of what it covers."""
+        before = self._inherited, self._used, self._head
         if n >= self._head.start_n:
             self._inherited = ()
         covered = [segment for segment in self._used if segment.last_n <= n]
         self._used = [segment for segment in self._used if segment.last_n > n]
         self._head = msgspec.structs.replace(self._head, covered_n=n, covered_hash=digest)
-        # First the head stops listing them, then their bytes may change.
-        self._write_head()
+        try:
+            # First the head stops listing them, then their bytes may change.
+            self._write_head()
+        except OSError:
+            self._inherited, self._used, self._head = before
+            raise
         self._remove_unlisted(keep=frozenset(segment.name.slot for segment in covered))
         for segment in covered:
             if segment.size == self._segment_bytes and len(self._spare) < SPARES_MAX:
                 self._spare.append(self._begin(segment.name.slot, segment.descriptor, segment.size))
             else:
-                os.close(segment.descriptor)
-                segment_path(self.folder, self.epoch.number, segment.name.slot).unlink()
+                self._discard(segment)
         if covered:
             self._write_head()
+
+    def _discard(self, segment: Segment) -> None:
+        os.close(segment.descriptor)
+        segment_path(self.folder, self.epoch.number, segment.name.slot).unlink(missing_ok=True)
 
     def _write_head(self) -> None:
         segments = (*self._used, self._active, *self._spare)

@@ -94,7 +94,7 @@ def _recover(folder: Path, head: JournalHead | None, stored: ChainRecord | None)
             if name.epoch < head.epoch and record.chain.n > head.start_n:
                 continue
             above = max(above, record.chain.n)
-            if record.kind == COMMIT:
+            if record.kind == COMMIT and record.chain.n >= n:
                 commits[record.chain.n] = record
         claimed = max(claimed, above)
         if above > n:

@@ -280,11 +280,7 @@ class SlateRows:
     ) -> int:
         """Into memory, as one atomic batch; not durable yet. -> its sequence number"""
         batch = engine.WriteBatch()
-        for key, value in writes:
-            if value is None:
-                batch.delete(key)
-            else:
-                batch.put(key, value)
+        fastbytes.fill_batch(batch, writes)
         options = engine.WriteOptions(seqnum=seqnum or 0)  # 0: the next one
         seq: int = (await self._db.write_with_options(batch, options)).seqnum()
         return seq

@@ -339,6 +339,19 @@ async def test_a_state_that_a_read_loaded_during_a_commit_does_not_replace_the_n
     assert await world.committer.submit(add(1)) == [3]
 
 
+async def test_a_bug_after_the_commit_is_heard_and_memory_is_rebuilt() -> None:
+    def forget(keys: object) -> None:
+        raise ZeroDivisionError
+
+    world = await make_world(on_commit=forget)
+    with pytest.raises(ZeroDivisionError):
+        await world.committer.submit(add(1))
+    await world.settle()
+    world.committer._on_commit = lambda keys: None
+    assert await shown_count(world) == 1
+    assert await world.committer.submit(add(1)) == [2]
+
+
 async def test_after_close_every_call_is_an_invalid_error() -> None:
     world = await make_world()
     await world.committer.submit(add(1))

@@ -35,7 +35,7 @@ def test_writes_return_offsets_and_reads_give_messages(db: penstock.Database) ->
     assert stream.write(b"hello", tag="u1") == 0
     assert stream.write_many([("u1", b"a"), ("u2", b"b")]) == range(1, 3)
     assert stream.write_many([b"bare"]) == range(3, 4)
-    assert stream.write_many(x for x in [b"lazy"]) == range(4, 5)  # type: ignore[arg-type]
+    assert stream.write_many(x for x in [b"lazy"]) == range(4, 5)
     assert stream.write_many([]) == range(5, 5)
     found = stream.read(0, 100)
     assert [(m.offset, m.tag, m.data) for m in found if m] == [

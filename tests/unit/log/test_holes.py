@@ -80,6 +80,16 @@ async def test_a_node_that_changed_since_the_plan_is_planned_again() -> None:
     assert [i for i, data in enumerate(await data_of(driver, S)) if data is None] == [2, 5]
 
 
+async def test_a_node_that_was_evicted_since_the_plan_is_left_alone() -> None:
+    driver = await LogDriver.open()
+    await driver.append(S, [b"x"] * 10)
+    step, _ = await plan_holes(driver.store, await shown(driver), [2])
+    assert step is not None
+    await driver.do(evict_step(S, up_to=9))
+    assert await driver.do(step) == ()
+    assert driver.written[-1] == {}
+
+
 async def test_a_punched_fragment_stays_one_and_its_run_goes_on() -> None:
     driver = await LogDriver.open()
     await driver.append(S, [b"a", b"b"])

@@ -18,6 +18,7 @@ from penstock.log.staging import (
     revoke_step,
     stage_step,
 )
+from penstock.log.state import SETTLE_ROWS
 from unit.log.driver import LogDriver, data_of, stream
 
 A, B = stream("a"), stream("b")
@@ -207,6 +208,25 @@ async def test_folding_makes_nodes_of_links_and_removes_everything_staged() -> N
     ]
     assert nodes == [0] * 7
     assert await check_log(driver.store) == []
+
+
+async def test_folding_below_the_settled_offset_keeps_the_bytes_right() -> None:
+    driver, staging_id = await begun()
+    await stage(driver, staging_id, 0, b"x")
+    await driver.do(link_step(staging_id, [(A, [0])]))
+    for _ in range(SETTLE_ROWS):
+        await driver.append(A, [b"y"] * 1000)
+    state = await driver.state(A)
+    assert state is not None
+    assert state.settled > 1
+    await driver.chore(("staging", staging_id))
+    assert await check_log(driver.store) == []
+    folded = await driver.state(A)
+    driver.forget()
+    again = await driver.state(A)
+    assert folded is not None
+    assert again is not None
+    assert again.stored_bytes == folded.stored_bytes
 
 
 @pytest.mark.parametrize("how", ["evicted", "deleted"])

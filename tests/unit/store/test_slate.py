@@ -79,8 +79,10 @@ async def test_a_folder_that_is_a_file_or_is_missing_is_a_clear_error(tmp_path: 
     path.write_text("x")
     with pytest.raises(InvalidError, match="is a file"):
         await FolderStore.open(path, clock=SystemClock())
-    with pytest.raises(NotFoundError, match="not a Penstock location"):
+    with pytest.raises(NotFoundError, match="no such folder"):
         await FolderStore.open(tmp_path / "none", clock=SystemClock(), create=False)
+    with pytest.raises(NotFoundError, match="not a Penstock location"):
+        await FolderStore.open(tmp_path, clock=SystemClock(), create=False)
     assert not (tmp_path / "none").exists()
 
 
