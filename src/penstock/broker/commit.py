@@ -24,6 +24,7 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
 import msgspec
+import xxhash
 
 from penstock.broker.memory import States
 from penstock.clock import Clock, Ticker
@@ -147,6 +148,8 @@ class Committer:
         self._store: Store | None = None
         self._ticker: Ticker | None = None
         self._epoch: int | None = None
+        #: Seeds of ticks are drawn from this: the kernel is slower than a hash.
+        self._secret = clock.entropy(16)
         self._waiting: deque[Request] = deque()
         self._drain: asyncio.Task[None] | None = None
         self._reopening: asyncio.Task[None] | None = None
@@ -236,7 +239,8 @@ class Committer:
 
     async def _tick(self, store: Store, accepted: list[tuple[Request, list[Any]]]) -> None:
         assert self._ticker is not None, "a store was opened"
-        now = Now(self._ticker.now_ms(), self._clock.entropy(16))
+        seed = xxhash.xxh3_128_digest(self._secret + self.applied_n.to_bytes(8, "little"))
+        now = Now(self._ticker.now_ms(), seed)
         tick = Shown(self, store, None)
         try:
             async with asyncio.timeout(self._deadline / 2):

@@ -10,11 +10,44 @@ import asyncio
 import os
 import threading
 from collections.abc import Coroutine
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from penstock.errors import InvalidError
 
 R = TypeVar("R")
+
+
+class _Call(Generic[R]):
+    """One coroutine on its way. Lighter than asyncio.run_coroutine_threadsafe, whose two futures
+    cost a lone write a tenth of its time."""
+
+    __slots__ = ("_done", "_task", "_work")
+
+    def __init__(self, work: Coroutine[Any, Any, R]) -> None:
+        self._work = work
+        self._task: asyncio.Task[R] | None = None
+        self._done = threading.Lock()
+        self._done.acquire()
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._work)
+        self._task.add_done_callback(self._finish)
+
+    def _finish(self, task: asyncio.Task[R]) -> None:
+        self._done.release()
+
+    def wait(self, loop: asyncio.AbstractEventLoop) -> R:
+        try:
+            self._done.acquire()
+        except BaseException:  # Ctrl-C: the caller gives up, so the call must not go on unseen
+            loop.call_soon_threadsafe(self._cancel)
+            raise
+        assert self._task is not None, "it is done"
+        return self._task.result()
+
+    def _cancel(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
 
 
 class LoopThread:
@@ -38,12 +71,9 @@ class LoopThread:
         if threading.get_ident() == self._thread.ident:
             work.close()
             raise InvalidError("a blocking call on the broker's own thread would wait for itself")
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+        call = _Call(work)
+        self._loop.call_soon_threadsafe(call.start)
+        return call.wait(self._loop)
 
     def stop(self) -> None:
         """End the thread, and whatever still runs on its loop."""

@@ -117,7 +117,10 @@ def _columns(
         ) from None
     if len(rest) > 1:
         raise InvalidError("an entry is (tag, data) or (tag, data, meta)")
-    encoded = [tag if type(tag) is bytes else encode_tag(tag) for tag in tags]
+    # Plain ASCII text, the usual case, is worth a path without a call of our own per entry.
+    encoded = [
+        tag.encode() if type(tag) is str and tag.isascii() else encode_tag(tag) for tag in tags
+    ]
     metas = [b"" if meta is None else meta for meta in rest[0]] if rest else None
     return (
         encoded if any(encoded) else None,

@@ -83,6 +83,7 @@ class Run(msgspec.Struct, frozen=True):
         return self.entries + count <= NODE_ENTRIES and self.raw_bytes + raw_bytes <= NODE_BYTES
 
     def with_fragment(self, fragment: Fragment) -> Run:
+        assert not self.fragments or self.fragments[-1].end == fragment.first, "neighbours only"
         return Run(
             (*self.fragments, fragment),
             self.entries + fragment.count,

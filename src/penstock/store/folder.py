@@ -3,9 +3,10 @@
 Contract     See port.py. A commit is durable when its journal record is (journal.py), before
              SlateDB has it; reads see it only after that. Survives kill -9 and power loss
              (durability="power"), or kill -9 alone (durability="os", for tests).
-Order        write record, fdatasync, look at the epoch, acknowledge. SlateDB gets the commit while
-             that goes on, before the next one and before any read. Whoever takes over: claim the
-             epoch, open SlateDB (which fences it too), read the journal.
+Order        write record, fdatasync, look at the epoch, acknowledge. SlateDB gets the commit a
+             moment later, many small ones as one batch, and before any read that could miss it.
+             Whoever takes over: claim the epoch, open SlateDB (which fences it too), read the
+             journal.
 Coverage     A segment is let go when SlateDB has written everything in it to objects and these
              are durable: synchronous by inode flags, or by syncfs where the file system has none.
 Threads      The journal belongs to one daemon thread. A disk that hangs hangs that thread, not
@@ -53,6 +54,11 @@ Durability = Literal["power", "os"]
 
 #: Replay hands SlateDB batches of about this size.
 REPLAY_BYTES = 4 << 20
+#: Commits wait to be given to SlateDB together until they have this size, or for so long.
+APPLY_BYTES = 128 << 10
+APPLY_SECONDS = 0.002
+#: With this much waiting, a commit waits for SlateDB.
+WAITING_BYTES = 8 << 20
 #: More segments than this waiting to be covered: ask SlateDB to flush now.
 FULL_SEGMENTS = 6
 #: How long a close waits for SlateDB to flush; the journal keeps what it did not.
@@ -93,9 +99,13 @@ class FolderStore:
         thread.chore = journal.mark
         #: Hashes, 16 bytes each, of the commits up to the head that may not be in objects yet.
         self._uncovered = bytearray().join(record.hash for record in uncovered)
-        #: SlateDB's write of the newest commit. Nothing else is written before it is done.
-        self._applying: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._applying.set_result(0)
+        #: What is acknowledged and not given to SlateDB yet.
+        self._waiting: dict[bytes, bytes | None] = {}
+        self._waiting_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        #: SlateDB's one write under way; the next begins when it is done.
+        self._applying: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._applying.set_result(None)
         self._keeper: asyncio.Task[None] | None = None
         self._syncer: asyncio.Task[None] | None = None
         self._closed = False
@@ -227,21 +237,56 @@ class FolderStore:
         if self._applying.done():
             self._applying.result()  # the store failed since: say so before anything is written
         await self._thread.run(lambda: self._journal.append(chain, body))
-        await self._applied()
         self._head = chain
         self._uncovered += chain.hash
-        self._applying = asyncio.ensure_future(
-            self._rows.write([*writes, (CHAIN_HEAD, encode_chain(chain))], seqnum=n)
-        )
-        self._applying.add_done_callback(_look_at)
+        self._waiting.update(writes)
+        self._waiting_bytes += len(body)
+        if self._waiting_bytes >= WAITING_BYTES:
+            await self._applied()
+        elif self._waiting_bytes >= APPLY_BYTES:
+            self._apply_soon(0)
+        else:
+            self._apply_soon(APPLY_SECONDS)
         if self._journal.wants_care:
             self._keep()
+
+    # -- giving commits to SlateDB
+
+    def _apply_soon(self, seconds: float) -> None:
+        if self._timer is not None and seconds:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(seconds, self._apply)
+
+    def _apply(self) -> None:
+        """Begin to give what waits to SlateDB, unless it is still busy with what came before."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._waiting or not self._applying.done() or self._closed:
+            return
+        waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
+        waiting[CHAIN_HEAD] = encode_chain(self._head)
+        self._applying = asyncio.ensure_future(self._write(waiting, self._head.n))
+        self._applying.add_done_callback(self._look_at)
+
+    async def _write(self, rows: dict[bytes, bytes | None], n: int) -> None:
+        await self._rows.write(rows.items(), seqnum=n)
+
+    def _look_at(self, applied: asyncio.Future[None]) -> None:
+        """What came meanwhile goes next. A failure is raised to the next call."""
+        if not applied.cancelled() and applied.exception() is None:
+            self._apply()
 
     async def _applied(self) -> None:
         """Wait until SlateDB has every acknowledged commit. Giving up the wait stops nothing."""
         self._check()
-        if not self._applying.done() or self._applying.exception() is not None:
+        while self._waiting or not self._applying.done():
+            self._apply()
             await asyncio.shield(self._applying)
+        self._applying.result()
 
     # -- letting go of what SlateDB has
 
@@ -302,12 +347,12 @@ class FolderStore:
     async def close(self) -> None:
         if self._closed:
             return
-        self._closed = True
         if self._syncer is not None:
             self._syncer.cancel()
         try:
             async with asyncio.timeout(CLOSE_SECONDS):
-                await self._applying
+                await self._applied()
+                self._closed = True
                 if self._keeper is not None:
                     await self._keeper
                 await self._rows.close(wal=False)
@@ -318,11 +363,14 @@ class FolderStore:
             # Fenced, or the disk is full or gone: everything acknowledged is in the journal.
             pass
         finally:
+            self._closed = True
             self._rows.forget()
             self._thread.finish(self._journal.release)
 
     async def abandon(self) -> None:
         self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
         for task in (self._keeper, self._syncer, self._applying):
             if task is not None:
                 task.cancel()
@@ -330,12 +378,6 @@ class FolderStore:
         # The thread may hang in the disk; it lets go of the files when it can, never before: a file
         # descriptor that is closed too early could become somebody else's file.
         self._thread.finish(self._journal.release)
-
-
-def _look_at(applied: asyncio.Future[int]) -> None:
-    """A failure is raised to the next call; if there is none, nobody need hear of it."""
-    if not applied.cancelled():
-        applied.exception()
 
 
 def _prepare_folder(folder: Path, *, sync: bool) -> bool:

@@ -12,6 +12,7 @@ from penstock.log.chores import pending_chores
 from penstock.log.evict import delete_step, evict_step
 from penstock.log.fold import FOLD_BYTES, plan_fold
 from penstock.log.link import link_step
+from penstock.log.merge import plan_merge
 from penstock.log.staging import (
     STAGE_BYTES_MAX,
     begin_step,
@@ -72,6 +73,25 @@ async def test_linking_copies_nothing() -> None:
     await driver.do(link_step(staging_id, [(A, [0])]))
     nodes = [v for k, v in driver.written[-1].items() if key_type(k) is KeyType.NODE]
     assert [len(value or b"") for value in nodes] == [HEADER_BYTES + 24]
+
+
+async def test_a_link_ends_the_active_run_of_its_log() -> None:
+    driver, staging_id = await begun()
+    await driver.append(A, [b"before"])
+    await stage(driver, staging_id, 0, b"linked")
+    await driver.do(link_step(staging_id, [(A, [0])]))
+    await driver.append(A, [b"after"])
+    state = await driver.state(A)
+    assert state is not None
+    assert [run.entries for run in (*state.closed, state.run)] == [1, 1]
+    for _ in range(2):
+        state = await driver.state(A)
+        assert state is not None
+        step = await plan_merge(driver.store, state, active=True)
+        assert step is not None
+        assert await driver.do(step) is True
+    assert await data_of(driver, A) == [b"before", b"linked", b"after"]
+    assert await check_log(driver.store) == []
 
 
 @pytest.mark.parametrize("folded", [False, True])
