@@ -22,7 +22,7 @@ from penstock.codec.node import Body
 from penstock.log.append import append_step
 from penstock.log.arrow import SCHEMA
 from penstock.log.cache import NodeCache
-from penstock.log.catalogue import LogName, find_target, load_target
+from penstock.log.catalogue import LogName, open_target
 from penstock.log.evict import evict_step
 from penstock.log.read import Message, read, read_range, to_arrow
 from penstock.log.state import LogState
@@ -111,14 +111,14 @@ class Broker:
         self, name: LogName, offset: int, count: int, *, reverse: bool = False
     ) -> list[Message | None]:
         async def query(view: Shown) -> list[Message | None]:
-            state = await _find(view, name) or LogState(0)
+            state = await open_target(view, name) or LogState(0)
             return await read(view.store, state, offset, count, reverse=reverse, cache=self._cache)
 
         return await self.committer.read(query)
 
     async def to_arrow(self, name: LogName, offset: int, count: int | None) -> pa.Table:
         async def query(view: Shown) -> Any:
-            state = await _find(view, name)
+            state = await open_target(view, name)
             if state is None:
                 return SCHEMA.empty_table()
             low, high = read_range(
@@ -130,7 +130,7 @@ class Broker:
 
     async def info(self, name: LogName) -> StreamInfo:
         async def query(view: Shown) -> StreamInfo:
-            state = await _find(view, name)
+            state = await open_target(view, name)
             if state is None:
                 return NO_STREAM
             return StreamInfo(state.first, state.next - 1, state.length, state.stored_bytes)
@@ -147,8 +147,3 @@ class Broker:
         finally:
             if self._lock is not None:
                 self._lock.release()
-
-
-async def _find(view: Shown, name: LogName) -> LogState | None:
-    await load_target(view, name)
-    return find_target(view, name)

@@ -11,9 +11,8 @@ Not here     offsets and times: the decision that appends them knows those (appe
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
+from collections.abc import Sequence, Sized
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -34,6 +33,8 @@ TAG_BYTES_MAX = U16_MAX
 Tag = str | bytes | None
 Entry = bytes | tuple[Tag, bytes] | tuple[Tag, bytes, bytes | None]
 Sizes = npt.NDArray[np.int64]
+#: Where each entry begins in a blob, and where the last one ends; the blob.
+Edges = tuple[Sizes, memoryview]
 
 
 def is_large(count: int, size: int) -> bool:
@@ -70,45 +71,10 @@ def encode_tag(tag: Tag) -> bytes:
 def _list_bodies(entries: Sequence[Entry]) -> list[Body]:
     if isinstance(entries, str | bytes | bytearray | memoryview):
         raise InvalidError("entries are a list; this is one entry")
-    count = len(entries)
-    if not count:
+    if not len(entries):
         return []
-    tags, data, metas = _columns(entries)
-    size = _size_of(data, "data")
-    tag_size = _size_of(tags, "tag") if tags else 0
-    meta_size = _size_of(metas, "meta") if metas else 0
-    if tags and tag_size > TAG_BYTES_MAX:
-        for i, tag in enumerate(tags):
-            _check_tag_size(i, len(tag))
-    size += tag_size + meta_size
-
-    def body(low: int, high: int) -> Body:
-        whole = low == 0 and high == count
-        part = data if whole else data[low:high]
-        tag_part = tags if whole or not tags else tags[low:high]
-        meta_part = metas if whole or not metas else metas[low:high]
-        return _body(
-            high - low,
-            column(part, "data"),
-            column(tag_part, "tag") if tag_part else None,
-            column(meta_part, "meta") if meta_part else None,
-        )
-
-    if count <= NODE_ENTRIES and size <= NODE_BYTES:
-        return [body(0, count)]
-    sizes = _sizes(data)
-    for others in (tags, metas):
-        if others:
-            sizes = sizes + _sizes(others)
-    return _split(sizes, body)
-
-
-def _columns(
-    entries: Sequence[Entry],
-) -> tuple[Sequence[bytes] | None, Sequence[bytes], Sequence[bytes] | None]:
-    """-> tags, data, meta; None for a column without a byte in it."""
     if not isinstance(entries[0], tuple):
-        return None, entries, None  # type: ignore[return-value]
+        return _bodies([_list_edges(entries, "data"), None, None])  # type: ignore[arg-type]
     try:
         tags, data, *rest = zip(*entries, strict=True)
     except (ValueError, TypeError):
@@ -117,23 +83,45 @@ def _columns(
         ) from None
     if len(rest) > 1:
         raise InvalidError("an entry is (tag, data) or (tag, data, meta)")
-    # Plain ASCII text, the usual case, is worth a path without a call of our own per entry.
-    encoded = [
-        tag.encode() if type(tag) is str and tag.isascii() else encode_tag(tag) for tag in tags
-    ]
     metas = [b"" if meta is None else meta for meta in rest[0]] if rest else None
-    return (
-        encoded if any(encoded) else None,
-        data,
-        metas if metas and any(metas) else None,
+    return _bodies(
+        [
+            _list_edges(data, "data"),
+            _tag_edges(tags),
+            _list_edges(metas, "meta") if metas else None,
+        ]
     )
 
 
-def _size_of(items: Sequence[bytes], what: str) -> int:
+def _tag_edges(tags: Sequence[Tag]) -> Edges:
+    """All ASCII text or all bytes, the usual cases, go without a call of our own per entry."""
     try:
-        return sum(map(len, items))
-    except TypeError:
+        if type(tags[0]) is str:
+            text = "".join(tags)  # type: ignore[arg-type]
+            if text.isascii():
+                return _edges_of(tags, text.encode())  # type: ignore[arg-type]
+        elif type(tags[0]) is bytes:
+            return _list_edges(tags, "tag")  # type: ignore[arg-type]
+    except (TypeError, InvalidError):
+        pass  # mixed; or wrong, and then the encoder says what is
+    return _list_edges([encode_tag(tag) for tag in tags], "tag")
+
+
+def _list_edges(items: Sequence[bytes], what: str) -> Edges:
+    try:
+        edges, blob = _edges_of(items, b"".join(items))
+    except (TypeError, BufferError):
         raise _not_bytes(items, what) from None
+    if edges[-1] != len(blob):
+        # A memoryview of wider elements counts those, not its bytes.
+        raise InvalidError(f"{what} is bytes, one byte per element")
+    return edges, blob
+
+
+def _edges_of(items: Sequence[Sized], blob: bytes) -> Edges:
+    edges = np.zeros(len(items) + 1, np.int64)
+    np.cumsum(np.fromiter(map(len, items), np.int64, len(items)), out=edges[1:])
+    return edges, memoryview(blob)
 
 
 def _not_bytes(items: Sequence[bytes], what: str) -> InvalidError:
@@ -144,30 +132,8 @@ def _not_bytes(items: Sequence[bytes], what: str) -> InvalidError:
 
 
 def column(items: Sequence[bytes], what: str) -> Column:
-    try:
-        blob = b"".join(items)
-        table = array("I", accumulate(map(len, items), initial=0))
-    except (TypeError, OverflowError, BufferError):
-        raise _not_bytes(items, what) from None
-    _check_column(len(blob), what)
-    if table[-1] != len(blob):
-        # A memoryview of wider elements counts those, not its bytes.
-        raise InvalidError(f"{what} is bytes, one byte per element")
-    return table.tobytes(), blob
-
-
-def _sizes(items: Sequence[bytes]) -> Sizes:
-    return np.fromiter(map(len, items), np.int64, len(items))
-
-
-def _check_column(size: int, what: str) -> None:
-    if size > COLUMN_BYTES_MAX:
-        raise InvalidError(f"{what} of {size} bytes; at most {COLUMN_BYTES_MAX} fit into a node")
-
-
-def _check_tag_size(i: int, size: int) -> None:
-    if size > TAG_BYTES_MAX:
-        raise InvalidError(f"entry {i}: tag of {size} bytes; at most {TAG_BYTES_MAX} are allowed")
+    """One column of a node, from its entries."""
+    return _cut(_list_edges(items, what), 0, len(items), what)
 
 
 # ---- Arrow ------------------------------------------------------------------------------------
@@ -186,25 +152,11 @@ def _arrow_bodies(batch: pa.RecordBatch) -> list[Body]:
     data = _binary(batch, "data")
     if data.null_count:
         raise InvalidError("data has nulls; an entry without data is empty bytes")
-    columns: list[tuple[Sizes, memoryview] | None] = [_edges(data)]
+    columns: list[Edges | None] = [_edges(data)]
     for name in ("tag", "meta"):
         present = name in batch.schema.names
         columns.append(_edges(_binary(batch, name).fill_null(b"")) if present else None)
-    tag_edges = columns[1]
-    if tag_edges is not None:
-        tag_sizes = np.diff(tag_edges[0])
-        longest = int(tag_sizes.argmax())
-        _check_tag_size(longest, int(tag_sizes[longest]))
-    sizes: Sizes = sum(  # type: ignore[assignment]
-        np.diff(edges) for edges, _ in filter(None, columns)
-    )
-
-    def body(low: int, high: int) -> Body:
-        cut = [_cut(column, low, high) if column else None for column in columns]
-        assert cut[0] is not None
-        return _body(high - low, cut[0], cut[1], cut[2])
-
-    return _split(sizes, body)
+    return _bodies(columns)
 
 
 def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
@@ -214,32 +166,57 @@ def _binary(batch: pa.RecordBatch, name: str) -> pa.Array:
         raise InvalidError(f"column {name} cannot become bytes: {error}") from None
 
 
-def _edges(column: pa.Array) -> tuple[Sizes, memoryview]:
-    """Where the entries begin in the blob (one more than entries), and the blob."""
+def _edges(column: pa.Array) -> Edges:
     _, table, blob = column.buffers()
     edges = np.frombuffer(table, np.int32, len(column) + 1, column.offset * 4).astype(np.int64)
     return edges, memoryview(b"" if blob is None else blob)
 
 
-def _cut(column: tuple[Sizes, memoryview], low: int, high: int) -> Column | None:
-    edges, blob = column
-    part = edges[low : high + 1]
-    start, end = int(part[0]), int(part[-1])
-    return (part - start).astype(np.uint32).tobytes(), bytes(blob[start:end])
-
-
 # ---- both -------------------------------------------------------------------------------------
 
 
-def _body(count: int, data: Column, tags: Column | None, meta: Column | None) -> Body:
+def _bodies(columns: Sequence[Edges | None]) -> list[Body]:
+    """data, tags, meta -> bodies, as many as the bounds ask for."""
+    there = [column for column in columns if column]
+    edges = there[0][0]
+    count = len(edges) - 1
+    if columns[1]:
+        tag_sizes = np.diff(columns[1][0])
+        longest = int(tag_sizes.argmax())
+        _check_tag_size(longest, int(tag_sizes[longest]))
+    size = sum(int(ends[-1] - ends[0]) for ends, _ in there)
+    if count <= NODE_ENTRIES and size <= NODE_BYTES:
+        return [_body(columns, 0, count)]
+    sizes: Sizes = sum(np.diff(ends) for ends, _ in there)  # type: ignore[assignment]
+    return [_body(columns, low, high) for low, high in pairwise(split_edges(sizes))]
+
+
+def _body(columns: Sequence[Edges | None], low: int, high: int) -> Body:
+    data, tags, meta = (
+        _cut(column, low, high, what) if column else None
+        for column, what in zip(columns, ("data", "tag", "meta"), strict=True)
+    )
+    assert data is not None
     tags = tags if tags and tags[1] else None
     meta = meta if meta and meta[1] else None
     size = sum(len(column[1]) for column in (data, tags, meta) if column)
-    return build_body(count, data, tags=tags, meta=meta, compress=is_large(count, size))
+    return build_body(high - low, data, tags=tags, meta=meta, compress=is_large(high - low, size))
 
 
-def _split(sizes: Sizes, body: Callable[[int, int], Body]) -> list[Body]:
-    return [body(low, high) for low, high in pairwise(split_edges(sizes))]
+def _cut(column: Edges, low: int, high: int, what: str) -> Column:
+    edges, blob = column
+    part = edges[low : high + 1]
+    start, end = int(part[0]), int(part[-1])
+    if end - start > COLUMN_BYTES_MAX:
+        raise InvalidError(
+            f"{what} of {end - start} bytes; at most {COLUMN_BYTES_MAX} fit into a node"
+        )
+    return (part - start).astype(np.uint32).tobytes(), bytes(blob[start:end])
+
+
+def _check_tag_size(i: int, size: int) -> None:
+    if size > TAG_BYTES_MAX:
+        raise InvalidError(f"entry {i}: tag of {size} bytes; at most {TAG_BYTES_MAX} are allowed")
 
 
 def split_edges(sizes: Sizes) -> list[int]:
