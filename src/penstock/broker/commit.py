@@ -351,8 +351,8 @@ class Committer:
                 self._down = None
                 self.health.reopened += 1
                 return
-            except FencedError as error:
-                self._finish(error)
+            except (FencedError, CorruptError) as error:
+                self._finish(error)  # damage does not heal by trying again
             except TimeoutError:
                 self._down = UnavailableError("the store did not open in time")
             except PenstockError as error:

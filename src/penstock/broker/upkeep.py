@@ -21,10 +21,14 @@ from penstock.errors import ConflictError, CorruptError, PenstockError, Unavaila
 from penstock.log.chores import pending_chores, plan_chore
 from penstock.log.decision import StateKey, Step, Timer
 from penstock.log.merge import plan_merge
+from penstock.log.once import plan_expire
 from penstock.log.state import LogState, read_log, state_key
 
 _log = logging.getLogger("penstock")
 
+#: How often idempotency rows that expired are looked for.
+EXPIRE_MS = 3_600_000
+EXPIRE: StateKey = ("expire", None)
 #: How many runs of one log are merged in one commit: under load they are closed faster than commits
 #: follow each other.
 MERGED_RUNS = 8
@@ -90,25 +94,40 @@ class Upkeep:
         async def query(view: Shown) -> list[Timer]:
             return [timer async for timer in pending_chores(view.store)]
 
-        self.remind(await committer.read(query))
+        self.remind([*await committer.read(query), Timer(0, EXPIRE)])
 
     async def _do(self, committer: Committer, what: StateKey) -> None:
+        if what == EXPIRE:
+            await self._expire(committer)
+            return
         more = True
         while more:
-            steps = await committer.read(lambda view: _plan(view, what))
+            steps = await committer.read(lambda view: _plan(view, what, self._clock))
             if not steps:
                 return
             more = all(await committer.submit(*steps))
 
+    async def _expire(self, committer: Committer) -> None:
+        now_ms = committer.now_ms()
+        after: bytes | None = b""
+        while after is not None:
+            start = after
+            step, after = await committer.read(
+                lambda view, start=start: plan_expire(view.store, start, now_ms)  # type: ignore[misc]
+            )
+            if step is not None:
+                await committer.submit(step)
+        self.remind([Timer(now_ms + EXPIRE_MS, EXPIRE)])
 
-async def _plan(view: Shown, what: StateKey) -> list[Step]:
+
+async def _plan(view: Shown, what: StateKey, clock: Clock) -> list[Step]:
     if what[0] == "merge":
-        return await _plan_merges(view, what)
+        return await _plan_merges(view, what, clock)
     step = await plan_chore(view.store, what)
     return [] if step is None else [step]
 
 
-async def _plan_merges(view: Shown, what: StateKey) -> list[Step]:
+async def _plan_merges(view: Shown, what: StateKey, clock: Clock) -> list[Step]:
     log_id = what[1]
     assert isinstance(log_id, int)
     state: LogState | None = view.state(state_key(log_id)) or await read_log(view.store, log_id)
@@ -116,6 +135,7 @@ async def _plan_merges(view: Shown, what: StateKey) -> list[Step]:
         return []
     steps = []
     for run in state.closed[:MERGED_RUNS]:
+        await clock.sleep(0)  # building a node takes a while: let requests go first
         step = await plan_merge(view.store, msgspec.structs.replace(state, closed=(run,)))
         if step is not None:
             steps.append(step)

@@ -20,11 +20,16 @@ from penstock.log.state import NO_RUN, Fragment, LogState
 
 Rows = dict[bytes, bytes | None]
 
+#: Bodies of unmerged fragments that one log keeps in memory.
+KEPT_BYTES = 4 << 20
+
 
 def place(state: LogState, bodies: Sequence[Body], time_ms: int) -> tuple[LogState, Rows]:
     """The log with these bodies behind its end, and their rows. The log row is not among them."""
     rows: Rows = {}
     run, closed, at, added = state.run, state.closed, state.next, 0
+    # When the merge falls behind it reads the fragments again rather than memory filling up.
+    kept = state.memory_bytes < KEPT_BYTES
     for body in bodies:
         if run.fragments and not run.fits(body.count, body.raw_bytes):
             closed = (*closed, run)
@@ -34,7 +39,15 @@ def place(state: LogState, bodies: Sequence[Body], time_ms: int) -> tuple[LogSta
         rows[node_key(state.log_id, at)] = value
         if not sealed:
             run = run.with_fragment(
-                Fragment(at, body.count, body.raw_bytes, len(value), body.checksum, time_ms, body)
+                Fragment(
+                    at,
+                    body.count,
+                    body.raw_bytes,
+                    len(value),
+                    body.checksum,
+                    time_ms,
+                    body if kept else None,
+                )
             )
             if run.full:
                 closed = (*closed, run)

@@ -59,9 +59,20 @@ class BucketStore:
 
     @classmethod
     async def open(cls, place: Place, *, clock: Clock, after: int | None = None) -> BucketStore:
-        if after is not None and await writer_epoch(place) != after:
+        before = await writer_epoch(place)
+        if after is not None and before != after:
             place.release()
             raise FencedError(f"another process took over epoch {after}")
+        try:
+            return await cls._open(place, clock=clock)
+        except FencedError as error:
+            if await writer_epoch(place) > before + 1:
+                raise
+            # SlateDB met a WAL object where it wanted to write its own, and nobody else is there.
+            raise CorruptError("a WAL object is missing: later ones are there") from error
+
+    @classmethod
+    async def _open(cls, place: Place, *, clock: Clock) -> BucketStore:
         rows = await SlateRows.open(place, make_settings(COMMON), durable_only=True)
         try:
             value = await rows.get(CHAIN_HEAD)

@@ -10,6 +10,7 @@ import pytest
 from penstock.broker.commit import Committer, Shown
 from penstock.errors import (
     ConflictError,
+    CorruptError,
     FencedError,
     InvalidError,
     PenstockError,
@@ -286,6 +287,18 @@ async def test_it_does_not_take_the_location_back_from_whoever_overtook_it() -> 
     with pytest.raises(FencedError):
         await world.committer.submit(add(1))
     assert world.disk.epoch == 2
+
+
+async def test_damage_found_when_reopening_ends_the_attempts_and_is_what_callers_hear() -> None:
+    world = await make_world()
+    world.unreachable = CorruptError("a table is missing")
+    world.faults.next("commit", Fault(before=[Lose()]))
+    with pytest.raises(UnavailableError):
+        await world.committer.submit(add(1))
+    await world.settle()
+    assert len(world.openings) == 2
+    with pytest.raises(CorruptError, match="a table is missing"):
+        await world.committer.submit(add(1))
 
 
 async def test_a_request_whose_caller_gave_up_before_the_tick_is_not_committed() -> None:
