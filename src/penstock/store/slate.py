@@ -45,7 +45,7 @@ fastbytes.install()
 
 #: A scan fetches about this much at a time, however large its rows are.
 SCAN_BYTES = 2 << 20
-CACHE_BYTES = 48 << 20
+CACHE_BYTES = 32 << 20
 FORGET_SECONDS = 10.0
 
 _PLAIN = re.compile(r"[A-Za-z0-9/._ -]*")
@@ -53,8 +53,9 @@ _PLAIN = re.compile(r"[A-Za-z0-9/._ -]*")
 COMMON: dict[str, Any] = {
     "manifest_poll_interval": "1s",
     # Memory: what is not yet in an SST. The default of 1 GiB would be the broker's footprint.
-    "max_unflushed_bytes": 128 << 20,
-    "l0_sst_size_bytes": 32 << 20,
+    "max_unflushed_bytes": 64 << 20,
+    "l0_sst_size_bytes": 16 << 20,
+    "l0_flush_parallelism": 2,
     # With the defaults a memtable flush blocks for seconds once level 0 holds 8 tables.
     "l0_max_ssts": 64,
     "l0_max_ssts_per_key": 64,
