@@ -248,4 +248,12 @@ def test_damage_to_any_object_of_a_bucket_is_found_or_harmless(
         damages += rng.sample([case for case in found if case.kind == "flip"], k=min(1, len(data)))
     results = sweep_objects(bucket, objects, damages)
     undetected = {Damage(newest, kind) for kind in ("missing", "empty")}
-    assert findings([result for result in results if result.damage not in undetected]) == []
+    rest = [result for result in results if result.damage not in undetected]
+    # The other limit that bucket.py states: never silent, but under another name.
+    cut = [
+        result
+        for result in rest
+        if "/compacted/" in result.damage.name and result.damage.kind in ("half", "empty")
+    ]
+    assert all("in time" in result.text for result in cut if result.outcome == "other error")
+    assert findings([r for r in rest if r not in cut or r.outcome != "other error"]) == []

@@ -56,9 +56,8 @@ def test_opening_an_unreachable_bucket_is_answered_in_time(bucket: str, line: Pr
 
 
 def test_closing_with_the_bucket_out_of_reach_answers_and_loses_nothing(
-    bucket: str, line: Proxy, monkeypatch: pytest.MonkeyPatch
+    bucket: str, line: Proxy
 ) -> None:
-    monkeypatch.setattr("penstock.store.bucket.CLOSE_SECONDS", DEADLINE_SECONDS)
     ledger = Ledger()
     db = penstock.open(bucket, deadline=DEADLINE_SECONDS)
     write_noted(db.stream("mixed"), ledger, "before.0", 100)

@@ -8,8 +8,10 @@ Chain        One row per commit, beside the head row, in the commit itself. Open
              they are dense and linked, from the oldest that the head row speaks of: a WAL object
              that is missing or empty in the middle is otherwise read as "nothing there". Rows
              that SlateDB has in SSTs are pruned, but for the newest of those.
-Limit        If the newest WAL objects vanish from the bucket, nothing that is left speaks of
-             them.
+Limits       If the newest WAL objects vanish from the bucket, nothing that is left speaks of
+             them. An SST that is shorter than it was is read again and again by SlateDB, so that
+             it ends in an UnavailableError at the deadline and not in a CorruptError: a bucket
+             replaces objects as a whole, and there is no call here that asks for their size.
 """
 
 from __future__ import annotations
