@@ -34,6 +34,7 @@ from integration.damage import (
 )
 from integration.seeds import fresh_seed
 from penstock.codec.journal import HEADER_BYTES, MARK, decode_record
+from penstock.store import guard
 from penstock.store.epoch import segment_path
 from penstock.store.recovery import read_head
 
@@ -52,6 +53,12 @@ def journal_is_marked(folder: Path) -> bool:
     return kind == MARK
 
 
+def manifest_is_known(folder: Path) -> bool:
+    """Whether the newest manifest is guarded: for a moment after it was written it is not."""
+    newest = guard._newest(folder)
+    return newest is not None and newest[0] in guard._read(folder)
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A store that was closed, and the same one after more writing and a kill."""
@@ -62,7 +69,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         shutil.copytree(live, closed)
         child.tell("go")
         child.hear_until("written")
-        while not journal_is_marked(live / "journal"):
+        while not (journal_is_marked(live / "journal") and manifest_is_known(live)):
             child.drain(0.01)
         child.kill()
     shutil.copytree(live, killed)

@@ -42,7 +42,7 @@ from penstock.errors import (
     PenstockError,
     UnavailableError,
 )
-from penstock.store import disk
+from penstock.store import disk, guard
 from penstock.store.diskthread import DiskThread
 from penstock.store.epoch import claim
 from penstock.store.journal import Journal
@@ -63,6 +63,8 @@ WAITING_BYTES = 8 << 20
 FULL_SEGMENTS = 6
 #: How long a close waits for SlateDB to flush; the journal keeps what it did not.
 CLOSE_SECONDS = 30.0
+#: How soon a new manifest is known, at the latest.
+WATCH_SECONDS = 0.25
 #: Where folders cannot be made synchronous, the file system is synced this often.
 SYNC_SECONDS = 10.0
 
@@ -86,6 +88,7 @@ class FolderStore:
         head: ChainRecord | None,
         uncovered: list[ChainRecord],
         clock: Clock,
+        sync: bool,
         synced: bool,
     ) -> None:
         self.epoch = journal.epoch.number
@@ -94,6 +97,7 @@ class FolderStore:
         self._journal = journal
         self._head = head or ChainRecord(0, 0, NO_HASH, NO_HASH)
         self._clock = clock
+        self._sync = sync
         self._synced = synced  # SlateDB's own files are durable when written
         self._thread = thread
         thread.chore = journal.mark
@@ -108,6 +112,7 @@ class FolderStore:
         self._applying.set_result(None)
         self._keeper: asyncio.Task[None] | None = None
         self._syncer: asyncio.Task[None] | None = None
+        self._watcher = asyncio.get_running_loop().create_task(self._watch())
         self._closed = False
         if not synced:
             self._syncer = asyncio.get_running_loop().create_task(self._sync_often())
@@ -153,6 +158,7 @@ class FolderStore:
         try:
             synced = await thread.run(partial(_prepare_folder, folder, sync=sync))
             epoch = await thread.run(partial(claim, folder / "journal", sync=sync, after=after))
+            await thread.run(partial(guard.check, folder))
             rows = await SlateRows.open(
                 Place.folder(folder / "store"), _settings(slow_sync=not synced), durable_only=False
             )
@@ -195,6 +201,7 @@ class FolderStore:
             head=head,
             uncovered=[record.chain for record in recovered.records],
             clock=clock,
+            sync=sync,
             synced=synced,
         )
 
@@ -317,6 +324,13 @@ class FolderStore:
         del self._uncovered[:end]
         return n, digest
 
+    async def _watch(self) -> None:
+        """Know SlateDB's manifests soon after it writes them."""
+        while True:
+            with contextlib.suppress(OSError):
+                await self._thread.run(partial(guard.watch, self._folder, sync=False))
+            await self._clock.sleep(WATCH_SECONDS)
+
     async def _sync_often(self) -> None:
         """Without synchronous folders, garbage collection must not run ahead of what is durable."""
         while True:
@@ -347,6 +361,7 @@ class FolderStore:
     async def close(self) -> None:
         if self._closed:
             return
+        self._watcher.cancel()
         if self._syncer is not None:
             self._syncer.cancel()
         try:
@@ -358,6 +373,7 @@ class FolderStore:
                 await self._rows.close(wal=False)
                 if not self._synced:
                     await self._thread.run(partial(disk.sync_file_system, self._folder))
+                await self._thread.run(partial(guard.watch, self._folder, sync=self._sync))
                 await self._thread.run(partial(self._journal.close, self._head.n, self._head.hash))
         except (OSError, TimeoutError, PenstockError):
             # Fenced, or the disk is full or gone: everything acknowledged is in the journal.
@@ -371,7 +387,7 @@ class FolderStore:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for task in (self._keeper, self._syncer, self._applying):
+        for task in (self._keeper, self._syncer, self._watcher, self._applying):
             if task is not None:
                 task.cancel()
         self._rows.forget()
