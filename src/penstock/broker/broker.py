@@ -20,7 +20,6 @@ from penstock.broker.upkeep import Upkeep
 from penstock.clock import Clock, SystemClock
 from penstock.codec.node import Body
 from penstock.log.append import append_step
-from penstock.log.arrow import SCHEMA
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, open_target
 from penstock.log.evict import evict_step
@@ -59,19 +58,30 @@ class Broker:
     ) -> Broker:
         clock = clock or SystemClock()
         folder = folder_of(location)
+        if folder is not None:
+            location = str(folder)  # absolute: the process may change its directory
         lock = FolderLock(folder) if folder is not None else None
+        owner = clock.entropy(16)
 
         async def opener(after: int | None) -> Store:
-            return await open_store(location, clock=clock, durability=durability, after=after)
+            return await open_store(
+                location, clock=clock, durability=durability, after=after, owner=owner
+            )
 
         cache = NodeCache()
         upkeep = Upkeep(clock)
+
+        def opened() -> None:
+            cache.clear()
+            upkeep.look_again()
+
         committer = Committer(
             opener,
             clock,
             deadline=deadline,
             on_commit=cache.forget,
             on_timers=upkeep.remind,
+            on_open=opened,
         )
         broker = cls(committer, cache, lock)
         try:
@@ -118,9 +128,7 @@ class Broker:
 
     async def to_arrow(self, name: LogName, offset: int, count: int | None) -> pa.Table:
         async def query(view: Shown) -> Any:
-            state = await open_target(view, name)
-            if state is None:
-                return SCHEMA.empty_table()
+            state = await open_target(view, name) or LogState(0)
             low, high = read_range(
                 state, offset, state.next if count is None else count, reverse=False
             )

@@ -85,7 +85,11 @@ class Shown:
         if self._tick is not None and key in self._tick.states:
             return self._tick.states[key]
         state = self._committer.states.get(key)
-        return self._kept.get(key) if state is None else state
+        if state is None:
+            return self._kept.get(key)
+        # Memory is bounded: it may drop this before the step that loaded it decides.
+        self._kept[key] = state
+        return state
 
     def row(self, key: bytes) -> bytes | None:
         if key in self.writes:
@@ -139,12 +143,14 @@ class Committer:
         deadline: float = DEADLINE_SECONDS,
         on_commit: Callable[[Collection[bytes]], None] = lambda keys: None,
         on_timers: Callable[[list[Timer]], None] = lambda timers: None,
+        on_open: Callable[[], None] = lambda: None,
     ) -> None:
         self._opener = opener
         self._clock = clock
         self._deadline = deadline
         self._on_commit = on_commit
         self._on_timers = on_timers
+        self._on_open = on_open
         self._store: Store | None = None
         self._ticker: Ticker | None = None
         self._epoch: int | None = None
@@ -174,6 +180,7 @@ class Committer:
         self._epoch = store.epoch
         self._ticker = Ticker(self._clock, head.time_ms)
         self.applied_n = head.n
+        self._on_open()
 
     # -- reads
 
@@ -187,6 +194,8 @@ class Committer:
         except TimeoutError:
             raise UnavailableError("the store did not answer in time", hint="retry later") from None
         except FencedError as error:
+            if store is not self._store and self._finished is None:
+                raise UnavailableError("the store was reopened", hint="retry now") from None
             raise self._finish(error) from None
         except InvalidError:
             if store is not self._store:

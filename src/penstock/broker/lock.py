@@ -18,7 +18,6 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            # Not inherited by children: a forked child must not keep its parent's folder locked.
             self._descriptor = os.open(
                 folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
             )
@@ -38,5 +37,25 @@ class FolderLock:
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, f"process {os.getpid()}\n".encode(), 0)
 
+        _held.add(self)
+
     def release(self) -> None:
+        # A child that was forked meanwhile shares the descriptor: closing alone would not unlock.
+        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        self._forget()
+
+    def _forget(self) -> None:
+        _held.discard(self)
         os.close(self._descriptor)
+
+
+_held: set[FolderLock] = set()
+
+
+def _forget_all() -> None:
+    """In a forked child: the lock is the parent's, and must end with the parent."""
+    for lock in list(_held):
+        lock._forget()
+
+
+os.register_at_fork(after_in_child=_forget_all)

@@ -18,7 +18,7 @@ import msgspec
 from penstock.broker.commit import Committer, Shown
 from penstock.clock import Clock
 from penstock.errors import ConflictError, CorruptError, PenstockError, UnavailableError
-from penstock.log.chores import pending_chores, plan_chore
+from penstock.log.chores import pending_chores, pending_merges, plan_chore
 from penstock.log.decision import StateKey, Step, Timer
 from penstock.log.merge import plan_merge
 from penstock.log.once import plan_expire
@@ -29,6 +29,8 @@ _log = logging.getLogger("penstock")
 #: How often idempotency rows that expired are looked for.
 EXPIRE_MS = 3_600_000
 EXPIRE: StateKey = ("expire", None)
+#: Look for what waits in the rows.
+FIND: StateKey = ("find", None)
 #: How many runs of one log are merged in one commit: under load they are closed faster than commits
 #: follow each other.
 MERGED_RUNS = 8
@@ -55,9 +57,11 @@ class Upkeep:
             self._task.cancel()
             await asyncio.wait([self._task])
 
+    def look_again(self) -> None:
+        """After an opening: hints may have been lost with the memory that held them."""
+        self.remind([Timer(0, FIND), Timer(0, EXPIRE)])
+
     async def _run(self, committer: Committer) -> None:
-        while not await self._attempt(self._find(committer)):
-            await self._clock.sleep(RETRY_MS / 1000)
         while True:
             self._wake.clear()
             now_ms = committer.now_ms()
@@ -91,15 +95,25 @@ class Upkeep:
         return True
 
     async def _find(self, committer: Committer) -> None:
+        """What timers would have told, from the rows; in parts, each within the deadline."""
+
         async def query(view: Shown) -> list[Timer]:
             return [timer async for timer in pending_chores(view.store)]
 
-        self.remind([*await committer.read(query), Timer(0, EXPIRE)])
+        self.remind(await committer.read(query))
+        after: bytes | None = b""
+        while after is not None:
+            start = after
+            due, after = await committer.read(
+                lambda view, start=start: pending_merges(view.store, start)  # type: ignore[misc]
+            )
+            self.remind(due)
 
     async def _do(self, committer: Committer, what: StateKey) -> None:
+        if what == FIND:
+            return await self._find(committer)
         if what == EXPIRE:
-            await self._expire(committer)
-            return
+            return await self._expire(committer)
         more = True
         while more:
             steps = await committer.read(lambda view: _plan(view, what, self._clock))
@@ -109,6 +123,7 @@ class Upkeep:
 
     async def _expire(self, committer: Committer) -> None:
         now_ms = committer.now_ms()
+        self.remind([Timer(now_ms + EXPIRE_MS, EXPIRE)])
         after: bytes | None = b""
         while after is not None:
             start = after
@@ -117,7 +132,6 @@ class Upkeep:
             )
             if step is not None:
                 await committer.submit(step)
-        self.remind([Timer(now_ms + EXPIRE_MS, EXPIRE)])
 
 
 async def _plan(view: Shown, what: StateKey, clock: Clock) -> list[Step]:

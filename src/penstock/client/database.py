@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.broker.broker import Broker, StreamInfo
 from penstock.client.thread import LoopThread
 from penstock.errors import InvalidError, PenstockError
-from penstock.log.batch import Entry, build_bodies
+from penstock.log.batch import Entry, build_bodies, encode_tag
 from penstock.log.catalogue import LogName, stream_name
 from penstock.log.read import Message
 from penstock.store.folder import Durability
@@ -56,6 +56,7 @@ class Database:
 
     def stream(self, name: str) -> Stream:
         """A handle on a stream. Nothing is created before the first write."""
+        self._require()
         return Stream(self, name)
 
     def close(self) -> None:
@@ -200,7 +201,7 @@ def open(  # the public name; the builtin is not used in this file
     """
     if not isinstance(location, str | Path):
         raise InvalidError(f"a location is text or a path, not {type(location).__name__}")
-    if not deadline > 0:
+    if not isinstance(deadline, int | float) or isinstance(deadline, bool) or not deadline > 0:
         raise InvalidError(f"deadline is a positive number of seconds, not {deadline!r}")
     return Database(location, durability=durability, deadline=deadline)
 
@@ -224,7 +225,7 @@ def _listed(entries: Any) -> Any:
 def _producer(name: object) -> bytes:
     if not isinstance(name, str):
         raise InvalidError(f"producer is text, not {type(name).__name__}")
-    return name.encode("utf-8", "surrogateescape")
+    return encode_tag(name)
 
 
 @atexit.register

@@ -46,6 +46,8 @@ class _Call(Generic[R]):
             loop.call_soon_threadsafe(self._cancel)
             raise
         assert self._task is not None, "it is done"
+        if self._task.cancelled():
+            raise InvalidError("the location was closed while the call was under way")
         return self._task.result()
 
     def _cancel(self) -> None:
@@ -56,6 +58,9 @@ class _Call(Generic[R]):
 class LoopThread:
     def __init__(self, name: str) -> None:
         self._pid = os.getpid()
+        #: Held while a call enters the loop, so that none enters behind the last one.
+        self._entry = threading.Lock()
+        self._stopped = False
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -75,14 +80,24 @@ class LoopThread:
             work.close()
             raise InvalidError("a blocking call on the broker's own thread would wait for itself")
         call = _Call(work)
-        self._loop.call_soon_threadsafe(call.start)
+        with self._entry:
+            if self._stopped:
+                work.close()
+                raise InvalidError("the location is closed", hint="open it again")
+            self._loop.call_soon_threadsafe(call.start)
         return call.wait(self._loop)
 
     def stop(self) -> None:
         """End the thread, and whatever still runs on its loop."""
         if os.getpid() != self._pid:
             return
-        self.call(_cancel_others())
+        with self._entry:
+            if self._stopped:
+                return
+            self._stopped = True
+            last = _Call(_cancel_others())
+            self._loop.call_soon_threadsafe(last.start)
+        last.wait(self._loop)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -67,6 +67,14 @@ class NodeCache:
         while self.bytes > self._bytes_max:
             self._drop(next(iter(self._nodes)))
 
+    def clear(self) -> None:
+        """Forget everything: after an unknown outcome any row may be another one."""
+        places = list(self._nodes)
+        for place in places:
+            self._drop(place)
+        for forgotten in self._readings:
+            forgotten.update(places)
+
     def forget(self, keys: Iterable[bytes]) -> None:
         for key in keys:
             if key.startswith(_NODES):

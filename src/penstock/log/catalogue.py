@@ -153,7 +153,12 @@ def find_target(view: Shows, target: Target) -> LogState | None:
         if name.row is None:
             return None
         target = name.row.id
-    state: LogState | None = view.state(state_key(target))
+        state: LogState | None = view.state(state_key(target))
+        if state is None:
+            # A name and its log are made and deleted together.
+            raise CorruptError(f"log {target} of a name that is there is missing")
+        return state
+    state = view.state(state_key(target))
     return state
 
 

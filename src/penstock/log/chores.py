@@ -3,16 +3,19 @@
 Contract     `plan_chore(store, what)` reads what it needs and returns the next step, or None when
              there is nothing to do. Submit it; while the reply is true, plan again. Every step
              checks again what it was planned on, so plans may be made at any time and be thrown
-             away. `pending_chores` finds after a restart what timers would have told.
+             away. `pending_chores` and `pending_merges` find after a restart what timers would have
+             told.
 Keys         ("merge", log id)   ("collect", None)   ("staging", staging id)
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 
 from penstock.codec.keys import KeyType, open_key, prefix, prefix_end
 from penstock.codec.staging import Phase, decode_staging
+from penstock.errors import CorruptError
 from penstock.log.collect import next_garbage, plan_collect
 from penstock.log.decision import StateKey, Step, Timer
 from penstock.log.fold import plan_fold
@@ -21,6 +24,11 @@ from penstock.log.staging import revoke_step
 from penstock.log.state import LogState, read_log
 from penstock.log.timers import garbage_due, merge_due, staging_due
 from penstock.store.port import Store
+
+_log = logging.getLogger("penstock")
+
+#: How many logs one part of the search looks at.
+FOUND_LOGS = 256
 
 
 async def plan_chore(store: Store, what: StateKey, state: LogState | None = None) -> Step | None:
@@ -38,7 +46,7 @@ async def plan_chore(store: Store, what: StateKey, state: LogState | None = None
 
 
 async def pending_chores(store: Store) -> AsyncIterator[Timer]:
-    """All that waits in the rows; times that are past mean now. Reads the tail of every log."""
+    """Garbage and stagings that wait in the rows; times that are past mean now."""
     if await next_garbage(store) is not None:
         yield garbage_due(0)
     async for key, value in _rows(store, KeyType.STAGING):
@@ -46,11 +54,30 @@ async def pending_chores(store: Store) -> AsyncIterator[Timer]:
         row = decode_staging(value, staging_id)
         if row.phase is not Phase.REVOKED:
             yield staging_due(staging_id, row.deadline_ms if row.phase is Phase.OPEN else 0)
-    async for key, _ in _rows(store, KeyType.LOG):
-        log_id = open_key(key, KeyType.LOG).u64_key("log id")
-        state = await read_log(store, log_id)
-        if state is not None and state.closed:
-            yield merge_due(log_id, 0)
+
+
+async def pending_merges(store: Store, after: bytes) -> tuple[list[Timer], bytes | None]:
+    """Logs with closed runs, a part of them at a time: -> timers, and where to go on.
+
+    It reads the tail of every log. One that cannot be read is left to whoever reads it.
+    """
+    due: list[Timer] = []
+    seen = 0
+    low = after or prefix(KeyType.LOG)
+    async for rows in store.scan(low, prefix_end(prefix(KeyType.LOG)), batch_rows=FOUND_LOGS):
+        for key, _ in rows:
+            log_id = open_key(key, KeyType.LOG).u64_key("log id")
+            try:
+                state = await read_log(store, log_id)
+            except CorruptError as error:
+                _log.error("upkeep: %s", error)
+                continue
+            if state is not None and state.closed:
+                due.append(merge_due(log_id, 0))
+        seen += len(rows)
+        if seen >= FOUND_LOGS:
+            return due, rows[-1][0] + b"\x00"
+    return due, None
 
 
 async def _rows(store: Store, kind: KeyType) -> AsyncIterator[tuple[bytes, bytes]]:

@@ -30,7 +30,13 @@ from penstock.codec.chain import (
     encode_chain,
 )
 from penstock.codec.keys import CHAIN_HEAD, chain_key, prefix_end
-from penstock.errors import CorruptError, FencedError, InvalidError, PenstockError
+from penstock.errors import (
+    CorruptError,
+    FencedError,
+    InvalidError,
+    NotFoundError,
+    PenstockError,
+)
 from penstock.store.port import Head, Row, Writes
 from penstock.store.slate import COMMON, Place, SlateRows, make_settings, writer_epoch
 
@@ -60,8 +66,13 @@ class BucketStore:
         self._closed = False
 
     @classmethod
-    async def open(cls, place: Place, *, clock: Clock, after: int | None = None) -> BucketStore:
+    async def open(
+        cls, place: Place, *, clock: Clock, after: int | None = None, create: bool = True
+    ) -> BucketStore:
         before = await writer_epoch(place)
+        if not create and before == 0:
+            place.release()
+            raise NotFoundError("there is no Penstock location", hint="check the location")
         if after is not None and before != after:
             place.release()
             raise FencedError(f"another process took over epoch {after}")
@@ -123,6 +134,7 @@ class BucketStore:
         await self._rows.flush_wal()
         self._head, self._oldest = chain, oldest
         self._rows_of.append((seq, n))
+        await self.verify()  # also learns what may be pruned; asks the bucket once a second
 
     async def verify(self) -> None:
         self._check()

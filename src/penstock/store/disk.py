@@ -62,6 +62,13 @@ def _flags(path: Path) -> int:
         os.close(descriptor)
 
 
+def is_synchronous(path: Path) -> bool:
+    try:
+        return _flags(path) & (_SYNC | _DIRSYNC) == _SYNC | _DIRSYNC
+    except OSError:
+        return False
+
+
 def make_synchronous(path: Path) -> bool:
     """Make every later write below a folder synchronous; False where the file system does not.
 

@@ -57,11 +57,15 @@ class Epoch:
         os.close(self._descriptor)
 
 
-def claim(folder: Path, *, sync: bool, after: int | None = None) -> Epoch:
-    """Take the next epoch and fence all earlier ones; with `after`, only if that is the newest."""
+def claim(folder: Path, *, sync: bool, after: int | None = None, owner: bytes = b"") -> Epoch:
+    """Take the next epoch and fence all earlier ones.
+
+    With `after`, only if that is the newest one, or if `owner` claimed the newer ones itself: an
+    opening may fail after its claim, and must not fence the next attempt.
+    """
     number = max((n for (n,) in numbers(folder, EPOCH) + numbers(folder, HEAD)), default=0)
     while True:
-        if after is not None and (number != after or not (folder / f"{after}.epoch").exists()):
+        if after is not None and not _is_ours(folder, number, after, owner):
             raise FencedError(f"{folder.parent}: another process took over epoch {after}")
         number += 1
         path = folder / f"{number}.epoch"
@@ -70,11 +74,26 @@ def claim(folder: Path, *, sync: bool, after: int | None = None) -> Epoch:
             break
         except FileExistsError:
             continue  # another newcomer was faster: fence it too
-    if sync:
-        sync_folder(folder)
+    try:
+        os.write(descriptor, owner)
+        if sync:
+            os.fsync(descriptor)
+            sync_folder(folder)
+    except OSError:  # a full disk: nobody was fenced yet, so take the claim back
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
+        raise
     for (older,) in numbers(folder, EPOCH):
         if older < number:
             (folder / f"{older}.epoch").unlink(missing_ok=True)
     if sync:
         sync_folder(folder)
     return Epoch(folder, number, descriptor)
+
+
+def _is_ours(folder: Path, number: int, after: int, owner: bytes) -> bool:
+    try:
+        found = (folder / f"{number}.epoch").read_bytes()
+    except FileNotFoundError:
+        return False
+    return number == after or (number > after and bool(owner) and found == owner)

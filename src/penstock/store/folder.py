@@ -130,6 +130,7 @@ class FolderStore:
         durability: Durability = "power",
         create: bool = True,
         after: int | None = None,
+        owner: bytes = b"",
     ) -> FolderStore:
         if durability not in ("power", "os"):
             raise InvalidError(f"durability is 'power' or 'os', not {durability!r}")
@@ -143,13 +144,13 @@ class FolderStore:
                 stacklevel=2,
             )
         try:
-            return await cls._open(folder, clock=clock, sync=sync, after=after)
+            return await cls._open(folder, clock=clock, sync=sync, after=after, owner=owner)
         except OSError as error:
             raise UnavailableError(f"{folder}: {error.strerror or error}") from error
 
     @classmethod
     async def _open(
-        cls, folder: Path, *, clock: Clock, sync: bool, after: int | None
+        cls, folder: Path, *, clock: Clock, sync: bool, after: int | None, owner: bytes
     ) -> FolderStore:
         if folder.exists() and not folder.is_dir():
             raise InvalidError(f"{folder} is a file", hint="name a folder")
@@ -157,7 +158,9 @@ class FolderStore:
         epoch = rows = None
         try:
             synced = await thread.run(partial(_prepare_folder, folder, sync=sync))
-            epoch = await thread.run(partial(claim, folder / "journal", sync=sync, after=after))
+            epoch = await thread.run(
+                partial(claim, folder / "journal", sync=sync, after=after, owner=owner)
+            )
             await thread.run(partial(guard.check, folder))
             rows = await SlateRows.open(
                 Place.folder(folder / "store"), _settings(slow_sync=not synced), durable_only=False
@@ -274,6 +277,8 @@ class FolderStore:
             self._timer = None
         if not self._waiting or not self._applying.done() or self._closed:
             return
+        if self._applying.cancelled() or self._applying.exception() is not None:
+            return  # a batch is missing there: nothing may follow it
         waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
         waiting[CHAIN_HEAD] = encode_chain(self._head)
         self._applying = asyncio.ensure_future(self._write(waiting, self._head.n))
@@ -292,7 +297,7 @@ class FolderStore:
         self._check()
         while self._waiting or not self._applying.done():
             self._apply()
-            await asyncio.shield(self._applying)
+            await asyncio.shield(self._applying)  # raises what a failed write raised
         self._applying.result()
 
     # -- letting go of what SlateDB has
@@ -325,11 +330,15 @@ class FolderStore:
         return n, digest
 
     async def _watch(self) -> None:
-        """Know SlateDB's manifests soon after it writes them."""
+        """Know SlateDB's manifests soon after it writes them, and only when they are durable."""
         while True:
             with contextlib.suppress(OSError):
-                await self._thread.run(partial(guard.watch, self._folder, sync=False))
-            await self._clock.sleep(WATCH_SECONDS)
+                await self._thread.run(self._watch_once)
+            await self._clock.sleep(WATCH_SECONDS if self._synced else SYNC_SECONDS)
+
+    def _watch_once(self) -> None:
+        barrier = None if self._synced else partial(disk.sync_file_system, self._folder)
+        guard.watch(self._folder, sync=self._sync, barrier=barrier)
 
     async def _sync_often(self) -> None:
         """Without synchronous folders, garbage collection must not run ahead of what is durable."""
@@ -373,7 +382,7 @@ class FolderStore:
                 await self._rows.close(wal=False)
                 if not self._synced:
                     await self._thread.run(partial(disk.sync_file_system, self._folder))
-                await self._thread.run(partial(guard.watch, self._folder, sync=self._sync))
+                await self._thread.run(self._watch_once)
                 await self._thread.run(partial(self._journal.close, self._head.n, self._head.hash))
         except (OSError, TimeoutError, PenstockError):
             # Fenced, or the disk is full or gone: everything acknowledged is in the journal.
@@ -402,7 +411,13 @@ def _prepare_folder(folder: Path, *, sync: bool) -> bool:
     (folder / "store").mkdir(exist_ok=True)
     if not sync:
         return True
-    synced = disk.make_synchronous(folder / "store")
+    store = folder / "store"
+    # Flags pass to new folders only: those of a copy, or of durability="os", have none.
+    folders = [store, *(path for path in store.rglob("*") if path.is_dir())]
+    flagged = all(disk.is_synchronous(path) for path in folders)
+    synced = all([disk.make_synchronous(path) for path in folders])
+    if not flagged or not synced:
+        disk.sync_file_system(folder)  # what is there already was never synced
     disk.sync_folder(folder)
     disk.sync_folder(folder.parent)
     return synced

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import xxhash
@@ -49,8 +50,8 @@ def check(folder: Path) -> None:
         raise CorruptError(f"{path}: is not what was written")
 
 
-def watch(folder: Path, *, sync: bool) -> None:
-    """Remember the newest manifest, if it is a new one."""
+def watch(folder: Path, *, sync: bool, barrier: Callable[[], None] | None = None) -> None:
+    """Remember the newest manifest, if it is a new one; `barrier` makes it durable before."""
     newest = _newest(folder)
     if newest is None:
         return
@@ -61,6 +62,8 @@ def watch(folder: Path, *, sync: bool) -> None:
         seen = {}  # this process has trusted the manifest since it opened: begin a new list
     if number not in seen:
         seen[number] = xxhash.xxh3_64_intdigest(path.read_bytes())
+        if barrier is not None:
+            barrier()
         kept = sorted(seen.items())[-KEPT:]
         raw = _MAGIC + b"".join(_ENTRY.pack(*entry) for entry in kept)
         checksum = _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))

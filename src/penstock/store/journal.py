@@ -95,6 +95,8 @@ class Journal:
             False,
             (),
         )
+        # A head before the first segment: segments without any head are a loss.
+        self._replace_head(msgspec.structs.replace(self._head, segments=inherited))
         self._active = self._allocate(segment_bytes)
         self._write_head()
         self._remove_unlisted()
@@ -210,13 +212,19 @@ class Journal:
             self._inherited, self._used, self._head = before
             raise
         self._remove_unlisted(keep=frozenset(segment.name.slot for segment in covered))
-        for segment in covered:
-            if segment.size == self._segment_bytes and len(self._spare) < SPARES_MAX:
-                self._spare.append(self._begin(segment.name.slot, segment.descriptor, segment.size))
-            else:
-                self._discard(segment)
-        if covered:
-            self._write_head()
+        spare = self._spare
+        try:
+            for segment in covered:
+                if segment.size == self._segment_bytes and len(self._spare) < SPARES_MAX:
+                    renewed = self._begin(segment.name.slot, segment.descriptor, segment.size)
+                    self._spare = [*self._spare, renewed]
+                else:
+                    self._discard(segment)
+            if covered:
+                self._write_head()
+        except OSError:
+            self._spare = spare  # J1: what no head lists is not written to
+            raise
 
     def _discard(self, segment: Segment) -> None:
         os.close(segment.descriptor)

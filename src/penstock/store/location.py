@@ -29,8 +29,8 @@ def folder_of(location: str) -> Path | None:
         parts = urlsplit(location)
         if parts.netloc not in ("", "localhost"):
             raise InvalidError(f"{location}: file:// takes an absolute path, as in file:///data")
-        return Path(unquote(parts.path))
-    return None if "://" in location else Path(location)
+        return Path(unquote(parts.path)).absolute()
+    return None if "://" in location else Path(location).absolute()
 
 
 async def open_store(
@@ -40,25 +40,36 @@ async def open_store(
     durability: Durability = "power",
     create: bool = True,
     after: int | None = None,
+    owner: bytes = b"",
 ) -> Store:
     """Open the store of a location; fences whoever had it open.
 
-    Without `create` a folder must exist. With `after`, only if that epoch is still the newest.
+    Without `create` the location must exist. With `after`, only if that epoch is still the newest,
+    or (in a folder) if the newer ones were claimed by the same `owner`.
     """
     folder = folder_of(location)
     if folder is not None:
         return await FolderStore.open(
-            folder, clock=clock, durability=durability, create=create, after=after
+            folder,
+            clock=clock,
+            durability=durability,
+            create=create,
+            after=after,
+            owner=owner,
         )
+    if durability not in ("power", "os"):
+        raise InvalidError(f"durability is 'power' or 'os', not {durability!r}")
     scheme, _, rest = location.partition("://")
     bucket, _, prefix = rest.strip("/").partition("/")
     if scheme == "memory":
-        return await BucketStore.open(Place(f"memory://{rest}", STORE), clock=clock, after=after)
+        return await BucketStore.open(
+            Place(f"memory://{rest}", STORE), clock=clock, after=after, create=create
+        )
     if scheme in ("s3", "s3a", "gs", "az") and bucket:
         path = f"{prefix}/{STORE}" if prefix else STORE
         try:
             return await BucketStore.open(
-                Place(f"{scheme}://{bucket}", path), clock=clock, after=after
+                Place(f"{scheme}://{bucket}", path), clock=clock, after=after, create=create
             )
         except OSError as error:
             raise UnavailableError(f"{location}: {error}") from error

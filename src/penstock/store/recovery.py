@@ -10,6 +10,7 @@ damaged      the same, but has something valid behind it: later records, or the 
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -84,7 +85,7 @@ def _recover(folder: Path, head: JournalHead | None, stored: ChainRecord | None)
             f"but it held commit {head.covered_n} before: something of it was lost"
         )
     commits: dict[int, JournalRecord] = {}
-    claimed = 0  # the highest commit that anything valid, a mark too, speaks of
+    claimed = head.start_n  # the highest commit that anything valid, a mark too, speaks of
     needed = []
     for name in head.segments:
         above = 0
@@ -107,6 +108,11 @@ def _recover(folder: Path, head: JournalHead | None, stored: ChainRecord | None)
             raise CorruptError(f"{folder}: commit {n + 1} does not follow commit {n}")
         records.append(found)
         n, digest = found.chain.n, found.chain.hash
+    started = commits.get(head.start_n)
+    if started is not None and started.chain.hash != head.start_hash:
+        raise CorruptError(
+            f"{folder}: epoch {head.epoch} began after another commit {head.start_n}"
+        )
     if claimed > n:
         raise CorruptError(
             f"{folder}: commit {n + 1} is missing or damaged, yet {claimed} was made"
@@ -117,7 +123,10 @@ def _recover(folder: Path, head: JournalHead | None, stored: ChainRecord | None)
 def _segment_records(folder: Path, store_id: bytes, name: SegmentName) -> Iterable[JournalRecord]:
     path = segment_path(folder, name.epoch, name.slot)
     try:
-        data = path.read_bytes()
+        with path.open("rb") as file:
+            # A killed writer may not have come to its fdatasync: what we build on must be durable.
+            os.fdatasync(file.fileno())
+            data = file.read()
     except FileNotFoundError:
         raise CorruptError(f"{path}: a journal segment is missing") from None
     header = decode_header(data, str(path))

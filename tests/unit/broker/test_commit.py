@@ -365,6 +365,32 @@ async def test_a_bug_after_the_commit_is_heard_and_memory_is_rebuilt() -> None:
     assert await world.committer.submit(add(1)) == [2]
 
 
+async def test_a_state_that_memory_drops_between_load_and_decide_is_still_shown() -> None:
+    world = await make_world()
+    await world.committer.submit(add(5))
+    dropped = asyncio.Event()
+
+    async def load(view: View) -> None:
+        await load_count(view)
+        assert view.state(COUNT) is not None
+        world.committer.states.clear()  # as reads of many other things would do
+        dropped.set()
+
+    step = Step(add(1).decide, load)
+    assert await world.committer.submit(step) == [6]
+    assert dropped.is_set()
+
+
+async def test_opening_and_reopening_are_told() -> None:
+    openings: list[int] = []
+    world = await make_world(on_open=lambda: openings.append(1))
+    world.faults.next("commit", Fault(after=[Lose()]))
+    with pytest.raises(UnavailableError):
+        await world.committer.submit(add(1))
+    await world.settle()
+    assert len(openings) == 2
+
+
 async def test_after_close_every_call_is_an_invalid_error() -> None:
     world = await make_world()
     await world.committer.submit(add(1))

@@ -104,6 +104,7 @@ def test_a_repeated_sequence_returns_the_first_answer_and_appends_nothing(
         lambda s: s.write_many([b"a"], sequence=1),
         lambda s: s.write_many([b"a"], producer=b"p", sequence=1),
         lambda s: s.write_many([b"a"], producer="p", sequence=True),
+        lambda s: s.write_many([b"a"], producer="\ud800", sequence=1),
         lambda s: s.read(-1, 1),
         lambda s: s.read(0, -1),
         lambda s: s.read("0", 1),
@@ -144,7 +145,7 @@ def test_a_location_that_is_none_is_refused(location: Any) -> None:
         penstock.open(location)
 
 
-@pytest.mark.parametrize("options", [{"deadline": 0}, {"deadline": -1}, {"durability": "maybe"}])
+@pytest.mark.parametrize("options", [{"deadline": 0}, {"deadline": "x"}, {"durability": "maybe"}])
 def test_options_outside_their_limits_are_refused(tmp_path: Path, options: Any) -> None:
     with pytest.raises(penstock.InvalidError):
         penstock.open(tmp_path / "d", **options)
@@ -161,9 +162,9 @@ def test_a_closed_handle_says_so(tmp_path: Path) -> None:
     assert other.info().length == 1
     db.close()
     db.close()
-    for call in (lambda: other.write(b"x"), other.info, lambda: other.read(0)):
+    for call in (lambda: other.write(b"x"), other.info, lambda: other.read(0), db.stream):
         with pytest.raises(penstock.InvalidError, match="closed"):
-            call()
+            call(*["s"] if call == db.stream else [])
     with penstock.open(tmp_path / "d") as again:
         assert again.stream("s").info().length == 1
 
@@ -196,6 +197,28 @@ def test_threads_share_a_handle_and_every_offset_is_given_once(db: penstock.Data
         thread.join()
     assert sorted(offsets) == list(range(400))
     assert len({m.data for m in stream.read(0, 400) if m}) == 400
+
+
+def test_calls_that_race_a_close_end_and_say_so(tmp_path: Path) -> None:
+    for _ in range(5):
+        db = penstock.open(tmp_path / "d")
+        stream = db.stream("s")
+        errors: list[BaseException] = []
+
+        def use(stream: penstock.Stream = stream, errors: list[BaseException] = errors) -> None:
+            try:
+                while True:
+                    stream.write(b"x")
+            except BaseException as problem:
+                errors.append(problem)
+
+        threads = [threading.Thread(target=use) for _ in range(6)]
+        for thread in threads:
+            thread.start()
+        db.close()
+        for thread in threads:
+            thread.join()
+        assert {type(error) for error in errors} == {penstock.InvalidError}
 
 
 def test_a_large_entry_and_a_large_batch_work(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 from penstock.codec.chain import NO_HASH, ChainRecord, chain_hash
 from penstock.codec.journal import HEADER_BYTES, RECORD_BYTES, decode_head
 from penstock.errors import CorruptError, FencedError
+from penstock.store.disk import replace_file
 from penstock.store.epoch import claim
 from penstock.store.journal import Journal
 from penstock.store.recovery import Recovered, recover
@@ -329,3 +330,71 @@ def test_the_head_lists_a_segment_before_any_record_is_in_it(folder: Path) -> No
         writer.append(SEGMENT // 2)
         head = decode_head((folder / "1.head").read_bytes(), "head")
         assert writer.journal._active.name in head.segments
+
+
+def test_a_kill_before_the_first_head_leaves_a_folder_that_opens(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_args: object, **_options: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.store.journal.fill_zeros", killed)
+        with pytest.raises(KeyboardInterrupt):
+            Writer(folder)
+    assert list(folder.glob("*.segment"))
+    assert Writer(folder).append().n == 1
+
+
+def test_a_full_disk_while_covering_never_lets_records_into_an_unlisted_segment(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(folder)
+    chains = [writer.append(SEGMENT // 2) for _ in range(8)]
+    calls = itertools.count(1)
+
+    def full(*args: object, **options: object) -> None:
+        if next(calls) == 2:
+            raise OSError(28, "No space left on device")
+        replace_file(*args, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.store.journal.replace_file", full)
+        with pytest.raises(OSError, match="No space"):
+            writer.journal.cover(chains[5].n, chains[5].hash)
+    for _ in range(6):
+        writer.append(SEGMENT // 2)
+    assert numbers(recover(folder, chains[5]))[-1] == 14
+
+
+def test_what_an_epoch_began_with_is_missed_when_it_is_gone(folder: Path) -> None:
+    old = Writer(folder)
+    for _ in range(2):
+        old.append()
+    begin = old.journal._active.end
+    old.append()
+    new = Writer(folder)
+    assert numbers(new.recovered) == [1, 2, 3]
+
+    def flip(data: bytearray) -> None:
+        data[begin + RECORD_BYTES] ^= 1
+
+    change(folder / "1-0.segment", flip)
+    with pytest.raises(CorruptError, match="commit 3 is missing or damaged"):
+        recover(folder, None)
+
+
+def test_an_owner_goes_on_after_its_own_failed_claim_and_nobody_else_does(folder: Path) -> None:
+    folder.mkdir()
+    first = claim(folder, sync=False, owner=b"me")
+    failed = claim(folder, sync=False, owner=b"me", after=first.number)
+    again = claim(folder, sync=False, owner=b"me", after=first.number)
+    with pytest.raises(FencedError):
+        failed.check()
+    with pytest.raises(FencedError):
+        claim(folder, sync=False, owner=b"other", after=first.number)
+    claim(folder, sync=False, owner=b"other")
+    with pytest.raises(FencedError):
+        again.check()
+    with pytest.raises(FencedError):
+        claim(folder, sync=False, owner=b"me", after=again.number)

@@ -89,7 +89,7 @@ async def test_a_folder_that_is_a_file_or_is_missing_is_a_clear_error(tmp_path: 
 @pytest.mark.parametrize(
     ("location", "folder"),
     [
-        ("./data", Path("data")),
+        ("./data", Path("data").absolute()),
         ("/x/y", Path("/x/y")),
         ("file:///x/a%20b", Path("/x/a b")),
         ("s3://bucket/p", None),
