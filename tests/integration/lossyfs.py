@@ -82,9 +82,14 @@ class OwnDisk:
                 time.sleep(0.02)
 
     def destroy(self) -> None:
-        if os.path.ismount(self.path):
-            self.unmount()
-        self._image.unlink(missing_ok=True)
+        try:
+            if os.path.ismount(self.path):
+                self.unmount()
+        except CannotMountError:
+            _run("umount", "--lazy", self.path)  # or it outlives the test that failed
+            raise
+        finally:
+            self._image.unlink(missing_ok=True)
 
     # -- power
 
