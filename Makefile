@@ -41,8 +41,6 @@ test-slow: $(STAMP) ## the long suites: many crashes, power cuts, large logs
 	@command -v mkfs.ext4 >/dev/null && command -v mount >/dev/null || \
 	  echo "note: the power-loss tests need mkfs.ext4 and mount, and skip without them: apt-get install e2fsprogs mount"
 	@test "$$(id -u)" = 0 || echo "note: the power-loss tests mount a file system and skip unless run as root"
-	@command -v radosgw >/dev/null || \
-	  echo "note: the tests against a real S3 service need Ceph, and skip without it: apt-get install ceph radosgw"
 	$(BIN)/pytest -m slow -rs --durations=10 $(ARGS)
 
 bench: $(STAMP) ## measure the log beside the disk's own limit

@@ -22,8 +22,10 @@ from penstock.codec.node import Body
 from penstock.log.append import append_step
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, open_target
-from penstock.log.evict import evict_step
+from penstock.log.evict import evict_step, trim_step
+from penstock.log.link import link_step
 from penstock.log.read import Message, read, read_range, to_arrow
+from penstock.log.staging import STAGE_BYTES_MAX, begin_step, stage_step
 from penstock.log.state import LogState
 from penstock.store.folder import Durability
 from penstock.store.location import folder_of, open_store
@@ -105,8 +107,33 @@ class Broker:
         producer: bytes | None = None,
         sequence: int | None = None,
     ) -> range:
+        size = sum(len(body.stored) for body in bodies)
+        if size > STAGE_BYTES_MAX and len(bodies) > 1 and producer is None:
+            return await self._append_staged(name, bodies, backlog=backlog)
         step = append_step(name, bodies, producer=producer, sequence=sequence, backlog=backlog)
         (offsets,) = await self.committer.submit(step)
+        return offsets  # type: ignore[no-any-return]
+
+    async def _append_staged(
+        self, name: LogName, bodies: Sequence[Body], *, backlog: int | None
+    ) -> range:
+        """A large batch in commits that hold nobody up; the last, small one makes it visible."""
+        (staging_id,) = await self.committer.submit(begin_step())
+        n = 0
+        while n < len(bodies):
+            part = list(bodies[n : n + 1])
+            size = len(part[0].stored)
+            while n + len(part) < len(bodies):
+                size += len(bodies[n + len(part)].stored)
+                if size > STAGE_BYTES_MAX:
+                    break
+                part.append(bodies[n + len(part)])
+            await self.committer.submit(stage_step(staging_id, 0, n, part))
+            n += len(part)
+        steps = [link_step(staging_id, [(name, [0])])]
+        if backlog is not None:
+            steps.append(trim_step(name, count=backlog))
+        ((offsets,), *_) = await self.committer.submit(*steps)
         return offsets  # type: ignore[no-any-return]
 
     async def evict(

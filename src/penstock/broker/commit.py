@@ -6,7 +6,8 @@ Contract     `submit(steps)` decides and commits; it returns when the commit is 
              tick untouched.
 Invariants   C1  Replies leave after the commit they report is durable, in order.
              C2  Memory and reads show durable commits only: states are replaced after the commit.
-             C3  Every call ends within the deadline: a tick takes at most half of it.
+             C3  Every call ends within the deadline: it waits for its tick at most half of it,
+                 and a tick takes at most the other half.
              C4  An unknown outcome ends the store handle and all states; both are rebuilt.
              C5  Fenced means finished: nothing is answered any more, reads included. Reopening
                  takes the location only from the epoch that this committer owned itself.
@@ -54,11 +55,14 @@ Opener = Callable[[int | None], Awaitable[Store]]
 
 
 class Request:
-    __slots__ = ("reply", "steps")
+    __slots__ = ("begun", "reply", "steps")
 
-    def __init__(self, steps: tuple[Step, ...], reply: asyncio.Future[list[Any]]) -> None:
+    def __init__(
+        self, steps: tuple[Step, ...], reply: asyncio.Future[list[Any]], begun: float
+    ) -> None:
         self.steps = steps
         self.reply = reply
+        self.begun = begun  # monotonic seconds
 
     def fail(self, error: BaseException) -> None:
         if not self.reply.done():
@@ -212,10 +216,11 @@ class Committer:
                 f"{WAITING_MAX} requests are waiting",
                 hint="slow down and retry; nothing was written",
             )
-        request = Request(steps, asyncio.get_running_loop().create_future())
+        loop = asyncio.get_running_loop()
+        request = Request(steps, loop.create_future(), self._clock.monotonic())
         self._waiting.append(request)
         if self._drain is None or self._drain.done():
-            self._drain = asyncio.get_running_loop().create_task(self._run())
+            self._drain = loop.create_task(self._run())
         return await request.reply
 
     def now_ms(self) -> int:
@@ -285,10 +290,20 @@ class Committer:
         self, tick: Shown, now: Now, accepted: list[tuple[Request, list[Any]]]
     ) -> None:
         size = 0
+        latest = self._clock.monotonic() - self._deadline / 2
         while self._waiting and size < TICK_BYTES:
             request = self._waiting.popleft()
             if request.reply.done():
                 continue  # the caller gave up before anything was decided
+            if request.begun < latest:
+                # C3: this tick may take the other half of the deadline.
+                request.fail(
+                    UnavailableError(
+                        "the store is too slow for what is asked of it",
+                        hint="slow down and retry; nothing was written",
+                    )
+                )
+                continue
             submit = Shown(self, tick.store, tick)
             replies: list[Any] = []
             accepted.append((request, replies))
@@ -366,6 +381,9 @@ class Committer:
                 self._down = UnavailableError("the store did not open in time")
             except PenstockError as error:
                 self._down = error
+            except Exception as error:
+                _log.exception("reopening failed")
+                self._down = UnavailableError(f"reopening failed: {error!r}")
             await self._clock.sleep(BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)])
             attempt += 1
 

@@ -20,11 +20,13 @@ from penstock.cli.options import LOCATION_DEFAULT, Json, Location
 from penstock.cli.output import print_json, result_console
 from penstock.clock import SystemClock
 from penstock.codec.keys import Kind, names_prefix, prefix_end
-from penstock.errors import CorruptError
+from penstock.errors import CorruptError, UnavailableError
 from penstock.log.check import Checker, Finding
 from penstock.store.folder import require_location
 from penstock.store.location import folder_of, open_store
 from penstock.store.port import Store
+
+OPEN_SECONDS = 30.0
 
 
 class CheckResult(msgspec.Struct, frozen=True):
@@ -37,7 +39,10 @@ class CheckResult(msgspec.Struct, frozen=True):
 
 
 def check(location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
-    """Verify the checksums and invariants of a location; exit 1 if anything is wrong."""
+    """Verify the checksums and invariants of a location; exit 1 if anything is wrong.
+
+    A folder must not be open elsewhere. A bucket is taken over: whoever has it open is fenced.
+    """
     result = asyncio.run(inspect(location))
     if as_json:
         print_json(result)
@@ -48,20 +53,31 @@ def check(location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
 
 
 async def inspect(location: str) -> CheckResult:
+    try:
+        async with asyncio.timeout(OPEN_SECONDS):
+            store, lock = await _open(location)
+    except TimeoutError:
+        raise UnavailableError(f"{location} did not open in {OPEN_SECONDS:.0f} s") from None
+    try:
+        return await inspect_store(location, store)
+    finally:
+        await store.close()
+        if lock is not None:
+            lock.release()
+
+
+async def _open(location: str) -> tuple[Store, FolderLock | None]:
     folder = folder_of(location)
     # Before the lock: taking it would leave a file in whatever a misspelt location names.
     if folder is not None:
         require_location(folder)
     lock = None if folder is None else FolderLock(folder)
     try:
-        store = await open_store(location, clock=SystemClock(), create=False)
-        try:
-            return await inspect_store(location, store)
-        finally:
-            await store.close()
-    finally:
+        return await open_store(location, clock=SystemClock(), create=False), lock
+    except BaseException:
         if lock is not None:
             lock.release()
+        raise
 
 
 async def inspect_store(location: str, store: Store) -> CheckResult:

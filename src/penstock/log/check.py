@@ -85,6 +85,8 @@ class Checker:
         self._garbage: list[tuple[bytes, bytes]] = []
         self._logs: dict[int, _Walk] = {}
         self._stagings: dict[int, StagingRow] = {}
+        self._named: set[int] = set()
+        self._staged: set[tuple[int, int, int]] = set()
 
     async def run(self) -> None:
         await self._each(KeyType.GARBAGE, self._garbage_row)
@@ -98,9 +100,12 @@ class Checker:
         for log_id, walk in self._logs.items():
             self._end_of_log(log_id, walk)
         await self._each(KeyType.STAGED, self._staged_row)
+        self._counted_nodes()
         await self._each(KeyType.HOLD, self._hold_row)
         await self._each(KeyType.ONCE, self._once_row)
         await self._each(KeyType.NAME, self._name_row)
+        for log_id in sorted(self._logs.keys() - self._named):
+            self._find(f"log {log_id}", "no name leads to it")
         await self._ids()
 
     async def _rows(self, kind: KeyType) -> AsyncIterator[tuple[bytes, bytes]]:
@@ -205,12 +210,23 @@ class Checker:
         node = decode_node(value, what)
         if self._is_garbage(key):
             return
+        self._staged.add((staged.staging_id, staged.writer, staged.n))
         row = self._stagings.get(staged.staging_id)
         counts = () if row is None else dict(row.writers).get(staged.writer, ())
         if staged.n >= len(counts):
             self._find(key, f"{what}: no staging counts it")
         elif counts[staged.n] != node.count:
             self._find(key, f"{what}: {node.count} entries, its staging says {counts[staged.n]}")
+
+    def _counted_nodes(self) -> None:
+        """Every node that an open staging counts is there: it may still be linked."""
+        for staging_id, row in self._stagings.items():
+            for writer, counts in row.writers if row.phase is Phase.OPEN else ():
+                for n in range(len(counts)):
+                    if (staging_id, writer, n) not in self._staged:
+                        self._find(
+                            f"staging {staging_id}", f"node {n} of writer {writer} is missing"
+                        )
 
     def _hold_row(self, key: bytes, value: bytes) -> None:
         reader = open_key(key, KeyType.HOLD)
@@ -233,6 +249,7 @@ class Checker:
     def _name_row(self, key: bytes, value: bytes) -> None:
         kind, name = decode_name_key(key)
         row = decode_catalogue_row(value)
+        self._named.add(row.id)
         if kind in (Kind.STREAM, Kind.INTERNAL) and row.id not in self._logs:
             self._find(key, f"{kind.name.lower()} {name!r}: log {row.id} does not exist")
 

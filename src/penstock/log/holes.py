@@ -68,7 +68,8 @@ async def plan_holes(
         new = punched(node, here, fragment=bool(decode_header(row[1], "node").flags & FRAGMENT))
         if new is not None:
             punches.append(Punch(*row, new, tuple(here)))
-            size += len(new)
+            # What is held until the step is decided, not what it writes: a dead node is 48 bytes.
+            size += max(len(row[1]), len(new))
     return (punch_step(state.log_id, punches) if punches else None), left
 
 

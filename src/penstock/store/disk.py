@@ -32,7 +32,8 @@ def replace_file(path: Path, data: bytes, *, sync: bool) -> None:
     temporary = path.with_name(path.name + ".tmp")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
-        os.write(descriptor, data)
+        while data:
+            data = data[os.write(descriptor, data) :]
         if sync:
             os.fsync(descriptor)
     finally:

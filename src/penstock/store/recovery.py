@@ -50,7 +50,11 @@ def read_head(folder: Path) -> JournalHead | None:
         return None
     (epoch,) = heads[-1]
     path = head_path(folder, epoch)
-    head = decode_head(path.read_bytes(), str(path))
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:  # a newcomer replaced it meanwhile by its own
+        return read_head(folder)
+    head = decode_head(data, str(path))
     if head.epoch != epoch:
         raise CorruptError(f"{path}: belongs to epoch {head.epoch}")
     return head

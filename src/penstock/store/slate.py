@@ -202,6 +202,8 @@ class SlateRows:
             with translated():
                 return cls(place, await builder.build(), durable_only=durable_only)
         except InvalidError as error:
+            # The place is not released: a failed opening may leave parts of the engine running, and
+            # to those the number of a closed descriptor would be another folder.
             # Our settings are valid, so what the engine refuses is what it found.
             raise CorruptError(f"the store does not open: {error}") from error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import threading
 from datetime import UTC, datetime
@@ -233,6 +234,21 @@ def test_a_large_entry_and_a_large_batch_work(tmp_path: Path) -> None:
         assert found is not None
         assert found.data == large
         assert stream.info().length == 12_346
+
+
+def test_a_batch_larger_than_a_commit_is_one_all_the_same(tmp_path: Path) -> None:
+    entries = [os.urandom(1000) for _ in range(12_000)]
+    with penstock.open(tmp_path / "d") as db:
+        stream = db.stream("s")
+        stream.write(b"before")
+        commits = db._require().committer.health.commits
+        assert stream.write_many(entries, backlog=5000) == range(1, 12_001)
+        assert db._require().committer.health.commits - commits >= 4
+        assert stream.write(b"after") == 12_001
+        assert stream.info().first >= 12_002 - 5000 - 1
+    with penstock.open(tmp_path / "d") as db:
+        found = db.stream("s").read(8000, 10_000)
+        assert [m and m.data for m in found] == [*entries[7999:], b"after"]
 
 
 def test_the_public_names_are_these() -> None:

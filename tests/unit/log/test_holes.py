@@ -128,6 +128,6 @@ async def test_a_large_punch_is_cut_into_steps() -> None:
         size = sum(len(value or b"") for value in driver.written[-1].values())
         assert size < PUNCH_BYTES + 500_000
         steps += 1
-    assert steps == 2
+    assert steps == 3
     assert [data is None for data in await data_of(driver, S)] == [True, False] * 12
     assert await check_log(driver.store) == []
