@@ -47,6 +47,8 @@ _OPENED = chain_key(0)
 #: How many chain rows one commit prunes at most.
 PRUNE_ROWS = 100
 CLOSE_SECONDS = 30.0
+#: The epoch that each owner's unfinished opening found.
+_tried: dict[bytes, int] = {}
 
 
 class BucketStore:
@@ -67,17 +69,28 @@ class BucketStore:
 
     @classmethod
     async def open(
-        cls, place: Place, *, clock: Clock, after: int | None = None, create: bool = True
+        cls,
+        place: Place,
+        *,
+        clock: Clock,
+        after: int | None = None,
+        create: bool = True,
+        owner: bytes = b"",
     ) -> BucketStore:
         before = await writer_epoch(place)
         if not create and before == 0:
             place.release()
             raise NotFoundError("there is no Penstock location", hint="check the location")
-        if after is not None and before != after:
+        # An opening may fail after it raised the epoch: that one is ours, if `owner` tried it.
+        if after is not None and before not in (after, _tried.get(owner, after - 1) + 1):
             place.release()
             raise FencedError(f"another process took over epoch {after}")
+        if owner:
+            _tried[owner] = before
         try:
-            return await cls._open(place, clock=clock)
+            store = await cls._open(place, clock=clock)
+            _tried.pop(owner, None)
+            return store
         except FencedError as error:
             if await writer_epoch(place) > before + 1:
                 raise

@@ -161,6 +161,8 @@ class FolderStore:
             epoch = await thread.run(
                 partial(claim, folder / "journal", sync=sync, after=after, owner=owner)
             )
+            if not synced:
+                await thread.run(partial(guard.distrust, folder))
             await thread.run(partial(guard.check, folder))
             rows = await SlateRows.open(
                 Place.folder(folder / "store"), _settings(slow_sync=not synced), durable_only=False
@@ -196,7 +198,7 @@ class FolderStore:
                 raise
             finally:
                 thread.finish(epoch.release)
-        return cls(
+        store = cls(
             folder,
             rows,
             journal,
@@ -207,6 +209,10 @@ class FolderStore:
             sync=sync,
             synced=synced,
         )
+        if not synced:
+            # Before anything is acknowledged there must be a manifest that survives a power cut.
+            await store._thread.run(store._watch_once)
+        return store
 
     # -- reads
 
@@ -314,8 +320,8 @@ class FolderStore:
                 await self._rows.flush_memtable()
             covered = self._covered()
             if covered is not None:
-                if not self._synced:
-                    await self._thread.run(partial(disk.sync_file_system, self._folder))
+                # Without synchronous folders this syncs; the next opening trusts what it covered.
+                await self._thread.run(self._watch_once)
                 await self._thread.run(partial(self._journal.cover, *covered))
 
     def _covered(self) -> tuple[int, bytes] | None:
@@ -380,8 +386,6 @@ class FolderStore:
                 if self._keeper is not None:
                     await self._keeper
                 await self._rows.close(wal=False)
-                if not self._synced:
-                    await self._thread.run(partial(disk.sync_file_system, self._folder))
                 await self._thread.run(self._watch_once)
                 await self._thread.run(partial(self._journal.close, self._head.n, self._head.hash))
         except (OSError, TimeoutError, PenstockError):

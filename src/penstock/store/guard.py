@@ -22,6 +22,7 @@ from pathlib import Path
 
 import xxhash
 
+from penstock.codec.scalars import U64_MAX
 from penstock.errors import CorruptError
 from penstock.store.disk import replace_file
 
@@ -48,6 +49,20 @@ def check(folder: Path) -> None:
     number, path = newest
     if number in seen and xxhash.xxh3_64_intdigest(path.read_bytes()) != seen[number]:
         raise CorruptError(f"{path}: is not what was written")
+
+
+def distrust(folder: Path) -> None:
+    """Where files become durable only by our syncs: forget the manifests that none of them covered.
+
+    After a power cut such a manifest may be a name without its bytes. What it brought is still in
+    the journal, because segments are let go only after a sync and `watch`; the tables of the one
+    before are still there, because garbage is collected only when it is a minute old.
+    """
+    seen = _read(folder)
+    for path in (folder / "store" / "manifest").glob("*.manifest"):
+        match = _NAME.fullmatch(path.name)
+        if match and int(match[1]) > max(seen, default=U64_MAX):
+            path.unlink()
 
 
 def watch(folder: Path, *, sync: bool, barrier: Callable[[], None] | None = None) -> None:

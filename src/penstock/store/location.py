@@ -45,7 +45,7 @@ async def open_store(
     """Open the store of a location; fences whoever had it open.
 
     Without `create` the location must exist. With `after`, only if that epoch is still the newest,
-    or (in a folder) if the newer ones were claimed by the same `owner`.
+    or if the newer ones were claimed by the same `owner`, whose openings failed.
     """
     folder = folder_of(location)
     if folder is not None:
@@ -63,13 +63,17 @@ async def open_store(
     bucket, _, prefix = rest.strip("/").partition("/")
     if scheme == "memory":
         return await BucketStore.open(
-            Place(f"memory://{rest}", STORE), clock=clock, after=after, create=create
+            Place(f"memory://{rest}", STORE), clock=clock, after=after, create=create, owner=owner
         )
     if scheme in ("s3", "s3a", "gs", "az") and bucket:
         path = f"{prefix}/{STORE}" if prefix else STORE
         try:
             return await BucketStore.open(
-                Place(f"{scheme}://{bucket}", path), clock=clock, after=after, create=create
+                Place(f"{scheme}://{bucket}", path),
+                clock=clock,
+                after=after,
+                create=create,
+                owner=owner,
             )
         except OSError as error:
             raise UnavailableError(f"{location}: {error}") from error

@@ -83,3 +83,28 @@ def test_a_newer_manifest_than_the_one_that_was_seen_is_taken_as_it_is(
     guard.check(tmp_path / "copy")
     guard.watch(tmp_path / "copy", sync=False)
     assert int(newer.stem) in guard._read(tmp_path / "copy")
+
+
+def test_without_synchronous_folders_a_manifest_that_no_sync_covered_is_not_trusted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on XFS, where a power cut leaves the name of a new file without its bytes."""
+    monkeypatch.setattr("penstock.store.disk.make_synchronous", lambda path: False)
+    folder = tmp_path / "d"
+    with penstock.open(folder) as db:
+        number, path = guard._newest(folder) or pytest.fail("there is no manifest")
+        assert number in guard._read(folder), "there is one to fall back to from the first moment"
+        db.stream("s").write(b"x")
+    number, path = guard._newest(folder) or pytest.fail("there is no manifest")
+    path.with_name(f"{number + 1:020d}.manifest").write_bytes(b"")
+    with penstock.open(folder) as db:
+        assert db.stream("s").info().length == 1
+
+
+def test_with_synchronous_folders_the_newest_manifest_must_be_whole(
+    closed: Path, tmp_path: Path
+) -> None:
+    path = copy(closed, tmp_path / "copy")
+    path.with_name(f"{int(path.stem) + 1:020d}.manifest").write_bytes(b"")
+    with pytest.raises(CorruptError):
+        penstock.open(tmp_path / "copy")
