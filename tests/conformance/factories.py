@@ -14,7 +14,6 @@ import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -22,9 +21,6 @@ from penstock.clock import Clock, SystemClock
 from penstock.errors import PenstockError
 from penstock.store.memory import MemoryDisk, MemoryStore
 from penstock.store.port import Store
-
-#: async (location, *, clock, durability="power", create=True) -> Store
-OPEN_STORE = "penstock.store.location.open_store"
 
 BUCKET = "conformance"
 
@@ -62,20 +58,6 @@ class Place:
             with suppress(PenstockError):
                 await handle.close()
             await handle.abandon()
-
-
-def slate_open_store() -> Any:
-    """`open_store` over SlateDB. Skips only if there is none yet, never because it is broken."""
-    module, name = OPEN_STORE.rsplit(".", 1)
-    try:
-        found = getattr(importlib.import_module(module), name, None)
-    except ModuleNotFoundError as error:
-        if error.name != module:
-            raise
-        found = None
-    if found is None:
-        pytest.skip(f"{OPEN_STORE} does not exist yet")
-    return found
 
 
 def _slate_place(location: str) -> Place:
@@ -151,7 +133,6 @@ async def make_place(name: str, request: pytest.FixtureRequest) -> AsyncIterator
         case "slate-folder":
             place = slate_folder_place(request.getfixturevalue("tmp_path"))
         case "slate-bucket":
-            slate_open_store()  # Skip before a server is started for nothing.
             request.getfixturevalue("bucket")
             place = slate_bucket_place()
         case _:
