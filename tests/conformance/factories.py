@@ -19,6 +19,7 @@ import pytest
 
 from penstock.clock import Clock, SystemClock
 from penstock.errors import PenstockError
+from penstock.store.location import open_store
 from penstock.store.memory import MemoryDisk, MemoryStore
 from penstock.store.port import Store
 
@@ -61,8 +62,6 @@ class Place:
 
 
 def _slate_place(location: str) -> Place:
-    open_store = slate_open_store()
-
     async def open_handle(clock: Clock) -> Store:
         store: Store = await open_store(location, clock=clock, create=True)
         return store
