@@ -2,7 +2,8 @@
 
 Contract     `call` runs a coroutine on the loop and waits for it, from any thread but the loop's
              own. A forked child has no such thread: there every call is an InvalidError, at once.
-             The loop is uvloop's: with it a lone durable write takes about a fifth less.
+             The loop is uvloop's: with it a lone durable write took 0.49-0.55 ms
+             instead of 0.63-0.70 in alternating runs.
 """
 
 from __future__ import annotations
