@@ -19,11 +19,13 @@ from penstock.broker.lock import FolderLock
 from penstock.broker.upkeep import Upkeep
 from penstock.clock import Clock, SystemClock
 from penstock.codec.node import Body
+from penstock.errors import ConflictError
 from penstock.log.append import append_step
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, open_target
 from penstock.log.evict import evict_step, trim_step
 from penstock.log.link import link_step
+from penstock.log.producer import Produced, answer_step, check_produced, produce_step
 from penstock.log.read import Message, read, read_range, to_arrow
 from penstock.log.staging import STAGE_BYTES_MAX, begin_step, stage_step
 from penstock.log.state import LogState
@@ -108,16 +110,24 @@ class Broker:
         sequence: int | None = None,
     ) -> range:
         size = sum(len(body.stored) for body in bodies)
-        if size > STAGE_BYTES_MAX and len(bodies) > 1 and producer is None:
-            return await self._append_staged(name, bodies, backlog=backlog)
+        if size > STAGE_BYTES_MAX and len(bodies) > 1:
+            produced = check_produced(producer, sequence)
+            return await self._append_staged(name, bodies, backlog=backlog, produced=produced)
         step = append_step(name, bodies, producer=producer, sequence=sequence, backlog=backlog)
         (offsets,) = await self.committer.submit(step)
         return offsets  # type: ignore[no-any-return]
 
     async def _append_staged(
-        self, name: LogName, bodies: Sequence[Body], *, backlog: int | None
+        self,
+        name: LogName,
+        bodies: Sequence[Body],
+        *,
+        backlog: int | None,
+        produced: Produced | None,
     ) -> range:
         """A large batch in commits that hold nobody up; the last, small one makes it visible."""
+        if produced is not None and (known := await self._answered(name, produced)) is not None:
+            return known
         (staging_id,) = await self.committer.submit(begin_step())
         n = 0
         while n < len(bodies):
@@ -131,10 +141,22 @@ class Broker:
             await self.committer.submit(stage_step(staging_id, 0, n, part))
             n += len(part)
         steps = [link_step(staging_id, [(name, [0])])]
+        if produced is not None:
+            steps.append(produce_step(name, produced, sum(body.count for body in bodies)))
         if backlog is not None:
             steps.append(trim_step(name, count=backlog))
-        ((offsets,), *_) = await self.committer.submit(*steps)
+        try:
+            ((offsets,), *_) = await self.committer.submit(*steps)
+        except ConflictError:
+            # A repetition was faster: it has the answer.
+            if produced is None or (known := await self._answered(name, produced)) is None:
+                raise
+            return known
         return offsets  # type: ignore[no-any-return]
+
+    async def _answered(self, name: LogName, produced: Produced) -> range | None:
+        (known,) = await self.committer.submit(answer_step(name, produced))
+        return known  # type: ignore[no-any-return]
 
     async def evict(
         self, name: LogName, *, up_to: int | None = None, keep: int | None = None

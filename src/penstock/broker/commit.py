@@ -46,8 +46,9 @@ _log = logging.getLogger("penstock")
 DEADLINE_SECONDS = 30.0
 #: A tick stops taking requests in when its batch has this size.
 TICK_BYTES = 8 << 20
-#: More requests than this waiting: new ones are turned away at once.
+#: More than this waiting, in requests or in bytes that they hold: new ones are turned away at once.
 WAITING_MAX = 10_000
+WAITING_BYTES_MAX = 256 << 20
 BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
 
 #: Opens the store; the argument is the epoch to take over from, None at first.
@@ -55,7 +56,7 @@ Opener = Callable[[int | None], Awaitable[Store]]
 
 
 class Request:
-    __slots__ = ("begun", "reply", "steps")
+    __slots__ = ("begun", "reply", "size", "steps")
 
     def __init__(
         self, steps: tuple[Step, ...], reply: asyncio.Future[list[Any]], begun: float
@@ -63,6 +64,7 @@ class Request:
         self.steps = steps
         self.reply = reply
         self.begun = begun  # monotonic seconds
+        self.size = sum(step.size for step in steps)
 
     def fail(self, error: BaseException) -> None:
         if not self.reply.done():
@@ -161,6 +163,7 @@ class Committer:
         #: Seeds of ticks are drawn from this: the kernel is slower than a hash.
         self._secret = clock.entropy(16)
         self._waiting: deque[Request] = deque()
+        self._waiting_bytes = 0
         self._drain: asyncio.Task[None] | None = None
         self._reopening: asyncio.Task[None] | None = None
         self._finished: PenstockError | None = None
@@ -211,14 +214,15 @@ class Committer:
 
     async def submit(self, *steps: Step) -> list[Any]:
         self._require_store()
-        if len(self._waiting) >= WAITING_MAX:
+        if len(self._waiting) >= WAITING_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
             raise UnavailableError(
-                f"{WAITING_MAX} requests are waiting",
+                f"{len(self._waiting):,} requests of {self._waiting_bytes:,} bytes are waiting",
                 hint="slow down and retry; nothing was written",
             )
         loop = asyncio.get_running_loop()
         request = Request(steps, loop.create_future(), self._clock.monotonic())
         self._waiting.append(request)
+        self._waiting_bytes += request.size
         if self._drain is None or self._drain.done():
             self._drain = loop.create_task(self._run())
         return await request.reply
@@ -292,7 +296,7 @@ class Committer:
         size = 0
         latest = self._clock.monotonic() - self._deadline / 2
         while self._waiting and size < TICK_BYTES:
-            request = self._waiting.popleft()
+            request = self._next_waiting()
             if request.reply.done():
                 continue  # the caller gave up before anything was decided
             if request.begun < latest:
@@ -363,7 +367,12 @@ class Committer:
 
     def _turn_away(self, error: PenstockError) -> None:
         while self._waiting:
-            self._waiting.popleft().fail(error)
+            self._next_waiting().fail(error)
+
+    def _next_waiting(self) -> Request:
+        request = self._waiting.popleft()
+        self._waiting_bytes -= request.size
+        return request
 
     async def _reopen(self, lost: Store) -> None:
         await lost.abandon()

@@ -11,24 +11,21 @@ Not here     making bodies (batch.py), where they go (place.py), merging (merge.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 
-from penstock.codec.keys import Scope, log_key, once_key
+from penstock.codec.keys import log_key
 from penstock.codec.node import Body
-from penstock.codec.scalars import U64_MAX
-from penstock.errors import ConflictError, CorruptError, InvalidError, NotFoundError
+from penstock.errors import InvalidError, NotFoundError
 from penstock.log.batch import NODE_ENTRIES
 from penstock.log.catalogue import LogName, States, Target, find_target, load_target, make_target
 from penstock.log.decision import Decision, Now, Step, Timer, View
 from penstock.log.evict import evict_to
 from penstock.log.hold import trimmed_first
-from penstock.log.once import ONCE_MS, check, once_value
+from penstock.log.once import ONCE_MS
 from penstock.log.place import Rows, place
+from penstock.log.producer import check_produced, produced_rows, repeated
 from penstock.log.state import LogState, log_row, settle, state_key
 from penstock.log.timers import garbage_due, merge_due
-
-_ANSWER = struct.Struct("<QQ")
 
 
 def append_step(
@@ -41,19 +38,14 @@ def append_step(
     once_ms: int = ONCE_MS,
 ) -> Step:
     """-> range of offsets. A `LogName` that does not exist is made; an id must exist."""
-    if (producer is None) != (sequence is None):
-        raise InvalidError("producer and sequence go together")
-    if sequence is not None and not 0 <= sequence <= U64_MAX:
-        raise InvalidError(f"sequence {sequence} is not a u64")
-    if producer is not None and not 0 < len(producer) <= 255:
-        raise InvalidError(f"producer of {len(producer)} bytes; 1 to 255 are allowed")
+    produced = check_produced(producer, sequence)
     if backlog is not None and backlog < 0:
         raise InvalidError(f"backlog {backlog} is negative")
 
     async def load(view: View) -> None:
         log_id = await load_target(view, target, make=True)
-        if producer is not None and log_id is not None:
-            await view.fetch(once_key(Scope.PRODUCER, log_id, producer))
+        if produced is not None and log_id is not None:
+            await view.fetch(produced.key(log_id))
 
     def decide(view: View, now: Now) -> Decision:
         state = find_target(view, target)
@@ -66,13 +58,11 @@ def append_step(
             if not bodies:
                 return Decision(reply=range(0))
             state, rows, states = make_target(view, target, now)
-        if producer is not None and sequence is not None:
-            key = once_key(Scope.PRODUCER, state.log_id, producer)
-            known = check(None if fresh else _row(view, key), sequence, now.ms)
-            if known is not None:
-                return Decision(reply=_decode_answer(known.answer))
-            answer = _ANSWER.pack(state.next, state.next + sum(body.count for body in bodies))
-            rows[key] = once_value(sequence, answer, now.ms, once_ms)
+        if produced is not None:
+            if not fresh and (known := repeated(view, state.log_id, produced, now.ms)) is not None:
+                return Decision(reply=known)
+            offsets = range(state.next, state.next + sum(body.count for body in bodies))
+            rows |= produced_rows(state.log_id, produced, offsets, now.ms, once_ms)
         grown, nodes = place(state, bodies, now.ms)
         rows |= nodes
         reply = range(state.next, grown.next)
@@ -89,24 +79,10 @@ def append_step(
         states[state_key(state.log_id)] = settled
         return Decision(reply=reply, writes=rows, states=states, timers=timers)
 
-    return Step(decide, load)
+    return Step(decide, load, size=sum(len(body.stored) for body in bodies))
 
 
 def _backlog_first(state: LogState, backlog: int) -> int:
     """BACKLOG keeps *at least* so many: the edge moves by a node's worth, not at every write."""
     first = trimmed_first(state, state.next - backlog)
     return first if first - state.first >= NODE_ENTRIES else state.first
-
-
-def _row(view: View, key: bytes) -> bytes | None:
-    try:
-        return view.row(key)
-    except KeyError:
-        # The log was made after this step was loaded, so its id was not known then.
-        raise ConflictError("the stream was made a moment ago by another request") from None
-
-
-def _decode_answer(answer: bytes) -> range:
-    if len(answer) != _ANSWER.size:
-        raise CorruptError(f"once row of a producer: answer is {len(answer)} bytes")
-    return range(*_ANSWER.unpack(answer))

@@ -38,11 +38,22 @@ async def plan_chore(store: Store, what: StateKey, state: LogState | None = None
             state = state or await read_log(store, log_id)
             return None if state is None else await plan_merge(store, state)
         case ("collect", _):
-            row = await next_garbage(store)
-            return None if row is None else await plan_collect(store, *row)
+            return await _plan_garbage(store)
         case ("staging", int(staging_id)):
             return await plan_fold(store, staging_id) or revoke_step(staging_id)
     raise AssertionError(f"no such chore: {what}")
+
+
+async def _plan_garbage(store: Store) -> Step | None:
+    """The first garbage that can be read; damaged rows are reported and do not block the others."""
+    row = await next_garbage(store)
+    while row is not None:
+        try:
+            return await plan_collect(store, *row)
+        except CorruptError as error:
+            _log.error("upkeep: %s", error)
+            row = await next_garbage(store, after=row[0])
+    return None
 
 
 async def pending_chores(store: Store) -> AsyncIterator[Timer]:

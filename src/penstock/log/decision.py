@@ -72,6 +72,8 @@ class Now(msgspec.Struct, frozen=True):
 class Step(msgspec.Struct, frozen=True):
     decide: Callable[[View, Now], Decision]
     load: Callable[[View], Awaitable[None]] | None = None
+    #: About how many bytes it holds on to while it waits: what waits is bounded by their sum.
+    size: int = 0
 
 
 class Driver(Protocol):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import pickle
+import random
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -266,3 +268,22 @@ def test_the_public_names_are_these() -> None:
         "open",
     ]
     assert all(hasattr(penstock, name) for name in penstock.__all__)
+
+
+def test_a_batch_larger_than_a_commit_is_written_once_by_its_producer(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "db") as db:
+        stream = db.stream("s")
+        batch = [random.Random(i).randbytes(1 << 20) for i in range(6)]
+        first = stream.write_many(batch, producer="p", sequence=1)
+        assert first == range(6)
+        assert stream.write_many(batch, producer="p", sequence=1) == first
+        with ThreadPoolExecutor(4) as pool:
+            again = [
+                pool.submit(stream.write_many, batch, producer="p", sequence=2) for _ in range(4)
+            ]
+            assert {future.result() for future in again} == {range(6, 12)}
+        assert stream.info().length == 12
+        with pytest.raises(penstock.InvalidError, match="below 2"):
+            stream.write_many(batch, producer="p", sequence=1)
+        with pytest.raises(penstock.InvalidError, match="go together"):
+            stream.write_many(batch, producer="p")

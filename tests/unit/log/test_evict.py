@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.keys import KeyType, key_type, prefix, prefix_end
+from penstock.codec.keys import KeyType, garbage_key, key_type, prefix, prefix_end
 from penstock.errors import InvalidError
 from penstock.log.check import check_log
 from penstock.log.collect import COLLECT_ROWS, next_garbage, plan_collect
@@ -113,6 +113,20 @@ async def test_an_eviction_between_plan_and_decision_is_collected_later(up_to: i
     await driver.chore(("collect", None))
     assert await rows_of(driver, KeyType.NODE) == 10
     assert (await shown(driver)).lowest == 2000
+
+
+async def test_a_damaged_garbage_row_does_not_block_the_others() -> None:
+    driver = await filled(3000, 100)
+    damaged = garbage_key(b"")
+    head = driver.store.head()
+    await driver.store.commit(
+        head.n + 1, [(damaged, b"?")], time_ms=driver.clock.ms, epoch=driver.store.epoch
+    )
+    await driver.do(evict_step(S, up_to=1999))
+    assert await rows_of(driver, KeyType.GARBAGE) == 2
+    await driver.chore(("collect", None))
+    assert await rows_of(driver, KeyType.NODE) == 10
+    assert await driver.store.get(damaged) == b"?"
 
 
 async def test_the_same_collection_twice_is_done_once() -> None:
