@@ -242,6 +242,24 @@ def test_check_of_a_location_that_is_open_elsewhere_is_unavailable_and_disturbs_
         assert stream.write(b"after") == 1
 
 
+def test_check_gives_up_on_a_location_that_does_not_open_and_releases_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill_location(tmp_path)
+
+    async def hang(*_: object, **__: object) -> None:
+        for _i in range(100):
+            await asyncio.sleep(0)
+        raise AssertionError("nobody ended the opening")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.cli.check.OPEN_SECONDS", 0.0)
+        patch.setattr("penstock.cli.check.open_store", hang)
+        assert run_main("check", "--location", str(tmp_path)) == 5
+    assert f"{tmp_path} did not open in 0 s" in capsys.readouterr().err
+    assert run_main("check", "--location", str(tmp_path)) == 0
+
+
 def test_the_location_is_the_option_else_the_environment_else_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -156,7 +156,7 @@ def test_a_folder_of_any_name_works_and_leaves_no_stray_folders(tmp_path: Path, 
     assert found == [b"", b"x", b"xx"]
     assert os.listdir(tmp_path) == [name]
     assert os.listdir(tmp_path / name) == ["data"]
-    assert sorted(os.listdir(location)) == ["journal", "lock", "store"]
+    assert sorted(os.listdir(location)) == ["broker", "journal", "store"]
 
 
 def test_a_path_of_more_than_three_hundred_characters_works(tmp_path: Path) -> None:

@@ -74,8 +74,9 @@ class Request:
 class Shown:
     """The view of one submit: memory and store, under what the tick and the submit itself wrote."""
 
-    def __init__(self, committer: Committer, store: Store, tick: Shown | None) -> None:
+    def __init__(self, committer: Committer, store: Store, tick: Shown | None, now_ms: int) -> None:
         self._committer = committer
+        self.now_ms = now_ms
         self._tick = tick
         self._at_n = committer.applied_n
         self.store = store
@@ -96,6 +97,9 @@ class Shown:
         # Memory is bounded: it may drop this before the step that loaded it decides.
         self._kept[key] = state
         return state
+
+    def committed(self, key: StateKey) -> Any | None:
+        return self._committer.states.get(key)
 
     def row(self, key: bytes) -> bytes | None:
         if key in self.writes:
@@ -150,6 +154,7 @@ class Committer:
         on_commit: Callable[[Collection[bytes]], None] = lambda keys: None,
         on_timers: Callable[[list[Timer]], None] = lambda timers: None,
         on_open: Callable[[], None] = lambda: None,
+        on_states: Callable[[dict[StateKey, Any]], None] = lambda states: None,
     ) -> None:
         self._opener = opener
         self._clock = clock
@@ -157,6 +162,7 @@ class Committer:
         self._on_commit = on_commit
         self._on_timers = on_timers
         self._on_open = on_open
+        self._on_states = on_states
         self._store: Store | None = None
         self._ticker: Ticker | None = None
         self._epoch: int | None = None
@@ -196,7 +202,7 @@ class Committer:
         store = self._require_store()
         try:
             async with asyncio.timeout(self._deadline):
-                result = await query(Shown(self, store, None))
+                result = await query(Shown(self, store, None, self.now_ms()))
                 await store.verify()
         except TimeoutError:
             raise UnavailableError("the store did not answer in time", hint="retry later") from None
@@ -259,7 +265,7 @@ class Committer:
         assert self._ticker is not None, "a store was opened"
         seed = xxhash.xxh3_128_digest(self._secret + self.applied_n.to_bytes(8, "little"))
         now = Now(self._ticker.now_ms(), seed)
-        tick = Shown(self, store, None)
+        tick = Shown(self, store, None, now.ms)
         try:
             async with asyncio.timeout(self._deadline / 2):
                 await self._decide(tick, now, accepted)
@@ -308,7 +314,7 @@ class Committer:
                     )
                 )
                 continue
-            submit = Shown(self, tick.store, tick)
+            submit = Shown(self, tick.store, tick, now.ms)
             replies: list[Any] = []
             accepted.append((request, replies))
             try:
@@ -336,6 +342,8 @@ class Committer:
             self.states.put(key, state)
         if tick.timers:
             self._on_timers(tick.timers)
+        if tick.states:
+            self._on_states(tick.states)
 
     def _fail(self, accepted: list[tuple[Request, list[Any]]], error: PenstockError) -> None:
         for request, _ in accepted:

@@ -1,45 +1,102 @@
-"""The folder's lock: one process at a time opens a folder.
+"""The folder's lock: one process at a time is the broker of a folder.
 
-The kernel frees it when the process ends, however it ends. It keeps two brokers from fighting over
-a folder; what keeps data safe when it fails (a network file system, a copied descriptor) is the
-epoch.
+    broker/T.lock    held (flock) by the broker of term T; says who it is, and whether it serves
+    broker/T.sock    where it listens
+
+Contract     The kernel frees a lock when its process ends, however it ends. Only the highest term
+             counts. A free highest lock is taken as it is; a holder that is stopped is overtaken by
+             making the next one (O_EXCL), and whoever serves removes the lower ones. So the highest
+             file always stays, and a term never begins again below it.
+Not data     This keeps two brokers from fighting over a folder. What keeps data safe when it fails
+             (a network file system, a copied descriptor) is the store's epoch.
+Signs        While it opens or closes, a holder that serves moves its file's time forward; while it
+             listens, it answers pings.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
+import re
 from pathlib import Path
 
 from penstock.errors import UnavailableError
 
+PLACE = "broker"
+_LOCK = re.compile(r"(\d+)\.lock")
+_FILE = re.compile(r"(\d+)\.(lock|sock)")
+_SERVES = " serves"
+
+
+class HeldError(UnavailableError):
+    """Another process has the folder; `term` is the one that it holds."""
+
+    hint = "close it there first; one process at a time can open a folder by itself"
+
+    def __init__(self, message: str, *, term: int, serves: bool) -> None:
+        super().__init__(message)
+        self.term = term
+        self.serves = serves  # it listens, or will when it has opened
+
+
+def highest_term(folder: Path) -> int:
+    """The newest term of a folder; 0 where there never was one."""
+    try:
+        names = os.listdir(folder / PLACE)
+    except FileNotFoundError:
+        return 0
+    return max((int(match[1]) for match in map(_LOCK.fullmatch, names) if match), default=0)
+
+
+def lock_path(folder: Path, term: int) -> Path:
+    return folder / PLACE / f"{term}.lock"
+
+
+def socket_path(folder: Path, term: int) -> Path:
+    return folder / PLACE / f"{term}.sock"
+
 
 class FolderLock:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, over: int | None = None, serves: bool = False) -> None:
+        """Take the highest term if it is free; with `over`, make the term after that one."""
+        self.folder = folder
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._descriptor = os.open(
-                folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            (folder / PLACE).mkdir(parents=True, exist_ok=True)
+            self.term, self._descriptor = _take(folder, over)
+            self.note(serves=serves)
         except OSError as error:
             raise UnavailableError(
                 f"{folder}: {error.strerror}", hint="check the folder"
             ) from error
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            owner = os.pread(self._descriptor, 64, 0).decode(errors="replace").strip()
-            os.close(self._descriptor)
-            raise UnavailableError(
-                f"{folder} is open in another process{f' ({owner})' if owner else ''}",
-                hint="close it there first; one process at a time can open a folder",
-            ) from None
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, f"process {os.getpid()}\n".encode(), 0)
-
         _held.add(self)
 
+    def note(self, *, serves: bool) -> None:
+        """Say in the file who has it."""
+        text = f"process {os.getpid()}{_SERVES if serves else ''}\n"
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, text.encode(), 0)
+
+    def beat(self) -> None:
+        """A sign of life, for those who wait while nobody answers pings."""
+        with contextlib.suppress(OSError):
+            os.utime(self._descriptor)
+
+    def overtaken(self) -> bool:
+        """Somebody made a later term, or the folder is gone."""
+        return os.fstat(self._descriptor).st_nlink == 0 or highest_term(self.folder) != self.term
+
+    def sweep(self) -> None:
+        """Remove what lower terms left, and the socket of a dead holder of this one."""
+        for name in os.listdir(self.folder / PLACE):
+            match = _FILE.fullmatch(name)
+            if match and (int(match[1]) < self.term or name == f"{self.term}.sock"):
+                (self.folder / PLACE / name).unlink(missing_ok=True)
+
     def release(self) -> None:
+        """Give it back; a second release does nothing."""
+        if self not in _held:
+            return
         # A child that was forked meanwhile shares the descriptor: closing alone would not unlock.
         fcntl.flock(self._descriptor, fcntl.LOCK_UN)
         self._forget()
@@ -47,6 +104,40 @@ class FolderLock:
     def _forget(self) -> None:
         _held.discard(self)
         os.close(self._descriptor)
+
+
+def _take(folder: Path, over: int | None) -> tuple[int, int]:
+    while True:
+        highest = highest_term(folder)
+        term = max(highest, 1) if over is None else over + 1
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        try:
+            if over is not None and highest != over:
+                raise FileExistsError
+            exclusive = 0 if over is None else os.O_EXCL
+            descriptor = os.open(lock_path(folder, term), flags | exclusive, 0o600)
+        except FileExistsError:
+            raise HeldError(
+                f"{folder}: another process is faster", term=term, serves=True
+            ) from None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            owner = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
+            os.close(descriptor)
+            name = owner.removesuffix(_SERVES)
+            raise HeldError(
+                f"{folder} is open in another process{f' ({name})' if name else ''}",
+                term=term,
+                # An empty file is one whose holder is about to write into it.
+                serves=not owner or owner.endswith(_SERVES),
+            ) from None
+        # Between the look and the lock a later term may have been made, and this file removed.
+        if os.fstat(descriptor).st_nlink and highest_term(folder) == term:
+            return term, descriptor
+        if highest_term(folder) > term:
+            lock_path(folder, term).unlink(missing_ok=True)
+        os.close(descriptor)
 
 
 _held: set[FolderLock] = set()

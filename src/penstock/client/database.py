@@ -18,7 +18,8 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from penstock.broker.broker import Broker, StreamInfo
+from penstock.broker.broker import Broker
+from penstock.broker.streams import Found, StreamInfo
 from penstock.client.thread import LoopThread
 from penstock.errors import InvalidError, PenstockError
 from penstock.log.batch import Entry, build_bodies, encode_tag
@@ -106,7 +107,7 @@ class Stream:
         """Append one entry; returns its offset when it is durable."""
         broker = self._broker()
         offsets: range = self._database._call(
-            broker.append(self._name, build_bodies([(tag, data)]))
+            broker.streams.write(self._name, build_bodies([(tag, data)]))
         )
         return offsets.start
 
@@ -128,7 +129,7 @@ class Stream:
         _check_int("backlog", backlog, optional=True)
         _check_int("sequence", sequence, optional=True)
         offsets: range = self._database._call(
-            broker.append(
+            broker.streams.write(
                 self._name,
                 build_bodies(_listed(entries)),
                 backlog=backlog,
@@ -143,29 +144,29 @@ class Stream:
         broker = self._broker()
         _check_int("offset", offset)
         _check_int("count", count)
-        found: list[Message | None] = self._database._call(
-            broker.read(self._name, offset, count, reverse=reverse)
+        found: Found = self._database._call(
+            broker.streams.read(self._name, offset, count, reverse=reverse)
         )
-        return found
+        return found.messages
 
     def to_arrow(self, offset: int = 0, count: int | None = None) -> pa.Table:
         """The same entries as columns: offset, time, tag, data, meta. Evicted ones are left out."""
         broker = self._broker()
         _check_int("offset", offset)
         _check_int("count", count, optional=True)
-        return self._database._call(broker.to_arrow(self._name, offset, count))
+        return self._database._call(broker.streams.to_arrow(self._name, offset, count))
 
     def evict(self, *, up_to: int | None = None, keep: int | None = None) -> int:
         """Remove entries up to an offset, inclusive, or all but the newest. -> how many went"""
         broker = self._broker()
         _check_int("up_to", up_to, optional=True)
         _check_int("keep", keep, optional=True)
-        count: int = self._database._call(broker.evict(self._name, up_to=up_to, keep=keep))
+        count: int = self._database._call(broker.streams.evict(self._name, up_to=up_to, keep=keep))
         return count
 
     def info(self) -> StreamInfo:
         """first, last and length; a stream that was never written has first 0 and last -1."""
-        info: StreamInfo = self._database._call(self._broker().info(self._name))
+        info: StreamInfo = self._database._call(self._broker().streams.info(self._name))
         return info
 
     def close(self) -> None:

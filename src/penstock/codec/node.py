@@ -341,6 +341,15 @@ class Node:
     def memory_bytes(self) -> int:
         return len(self.raw)
 
+    def value(self) -> bytes:
+        """The node as one value again, at its place and not compressed: for readers elsewhere."""
+        if self.data is None:
+            return hole_value(first=self.first, count=self.count, time_ms=self.time_ms)
+        body = self.raw if self.flags & ZSTD else self.raw[HEADER_BYTES:]
+        flags = self.flags & ~(ZSTD | FRAGMENT)
+        checksum = xxhash.xxh3_64_intdigest(body)
+        return _pack(flags, self.count, self.first, self.time_ms, len(body), body, checksum)
+
     def alive(self) -> npt.NDArray[np.bool_] | None:
         """One truth per entry; None where all are alive."""
         if self.data is None:

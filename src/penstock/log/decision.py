@@ -47,6 +47,16 @@ class View(Protocol):
         """Durable rows, for `load` only."""
         ...
 
+    @property
+    def now_ms(self) -> int:
+        """The tick's time, for `load`."""
+        ...
+
+    def committed(self, key: StateKey) -> Any | None:
+        """The state as of the last durable commit, if it is in memory: for what must not show
+        entries of this very tick, whose rows no store has yet."""
+        ...
+
     def state(self, key: StateKey) -> Any | None:
         """The newest state under this key in this tick, else in memory, else None."""
         ...

@@ -13,7 +13,6 @@ from penstock.errors import (
     CorruptError,
     FencedError,
     InvalidError,
-    PenstockError,
     UnavailableError,
 )
 from penstock.log.decision import Decision, Now, Step, View
@@ -27,29 +26,10 @@ from penstock.store.memory import (
     Refuse,
     Stall,
 )
+from unit.broker.driver import StepClock
 
 COUNT = ("count", 0)
 KEY = b"\x01\x0acount"
-
-
-class StepClock:
-    """Wall and monotonic time as the test sets them; sleeping only yields."""
-
-    def __init__(self) -> None:
-        self.wall = 1_000_000
-        self.mono = 0.0
-
-    def wall_ms(self) -> int:
-        return self.wall
-
-    def monotonic(self) -> float:
-        return self.mono
-
-    def entropy(self, size: int) -> bytes:
-        return bytes(size)
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(0)
 
 
 class World:
@@ -58,7 +38,7 @@ class World:
         self.disk = MemoryDisk()
         self.faults = Faults()
         self.openings: list[int | None] = []
-        self.unreachable: PenstockError | None = None
+        self.unreachable: Exception | None = None
         self.committer = Committer(self._open, self.clock, **options)
 
     async def _open(self, after: int | None) -> MemoryStore:
@@ -219,6 +199,28 @@ async def test_a_store_that_hangs_ends_every_call_at_the_deadline_and_heals() ->
     assert await world.committer.submit(add(1)) == [2]
 
 
+async def test_what_waited_for_half_the_deadline_is_refused_and_nothing_is_written() -> None:
+    world = await make_world(deadline=60)
+    stall = Stall()
+    world.faults.next("commit", Fault(before=[stall]))
+    first = asyncio.create_task(world.committer.submit(add(1)))
+    await stall.reached.wait()
+    late = asyncio.create_task(world.committer.submit(add(10)))
+    await world.settle()
+    world.clock.mono += 1
+    in_time = asyncio.create_task(world.committer.submit(add(100)))
+    await world.settle()
+    world.clock.mono += 29.5
+    stall.release()
+    assert await first == [1], "what is in a tick has the other half"
+    with pytest.raises(UnavailableError, match="too slow") as caught:
+        await late
+    assert "nothing was written" in caught.value.hint
+    assert await in_time == [101]
+    assert await shown_count(world) == 101
+    assert world.openings == [None], "the outcome is known: the handle goes on"
+
+
 async def test_a_read_that_hangs_ends_at_the_deadline() -> None:
     world = await make_world(deadline=0.1)
     world.faults.next("get", Fault(before=[Stall()]))
@@ -362,6 +364,53 @@ async def test_a_bug_after_the_commit_is_heard_and_memory_is_rebuilt() -> None:
     await world.settle()
     world.committer._on_commit = lambda keys: None
     assert await shown_count(world) == 1
+    assert await world.committer.submit(add(1)) == [2]
+
+
+@pytest.mark.parametrize("durable", [False, True])
+async def test_a_bug_in_the_store_is_heard_by_its_tick_and_everything_is_rebuilt(
+    monkeypatch: pytest.MonkeyPatch, durable: bool
+) -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    real, stall = MemoryStore.commit, Stall()
+
+    async def broken(self: MemoryStore, *args: Any, **options: Any) -> None:
+        if durable:
+            await real(self, *args, **options)
+        await stall.hang()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(MemoryStore, "commit", broken)
+    hit = asyncio.create_task(world.committer.submit(add(1)))
+    await stall.reached.wait()
+    behind = asyncio.create_task(world.committer.submit(add(10)))
+    await world.settle()
+    monkeypatch.setattr(MemoryStore, "commit", real)
+    stall.release()
+    with pytest.raises(ZeroDivisionError):
+        await hit
+    with pytest.raises(UnavailableError, match="ZeroDivisionError"):
+        await behind
+    await world.settle()
+    assert world.openings == [None, 1]
+    total = 2 if durable else 1
+    assert await shown_count(world) == total
+    assert await world.committer.submit(add(1)) == [total + 1]
+
+
+async def test_a_bug_while_reopening_does_not_end_the_attempts() -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    world.faults.next("commit", Fault(before=[Lose()]))
+    world.unreachable = ZeroDivisionError()
+    with pytest.raises(UnavailableError):
+        await world.committer.submit(add(1))
+    await world.settle()
+    with pytest.raises(UnavailableError, match="reopening failed: ZeroDivisionError"):
+        await world.committer.submit(add(1))
+    world.unreachable = None
+    await world.settle()
     assert await world.committer.submit(add(1)) == [2]
 
 

@@ -7,12 +7,17 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from penstock.broker import upkeep
 from penstock.broker.broker import Broker
 from penstock.broker.commit import Shown
+from penstock.broker.upkeep import EXPIRE_MS, RETRY_MS
 from penstock.codec.keys import KeyType, nodes_prefix, prefix, prefix_end
+from penstock.log.append import append_step
 from penstock.log.batch import build_bodies
 from penstock.log.catalogue import stream_name
 from penstock.log.check import check_log
+from penstock.store.memory import NO_FAULT, Fault, Lose, Operation, Refuse
+from unit.broker.driver import BrokerWorld, upkeep_of
 
 NAME = stream_name("s")
 
@@ -46,13 +51,13 @@ async def test_small_writes_become_few_nodes_and_read_the_same(
         location = str(tmp_path_factory.mktemp("upkeep"))
     broker = await open_broker(location)
     for n in range(150):
-        await broker.append(NAME, build_bodies([b"%d.%d" % (n, i) for i in range(20)]))
+        await broker.streams.write(NAME, build_bodies([b"%d.%d" % (n, i) for i in range(20)]))
 
     async def merged() -> bool:
         return await rows_of(broker, nodes_prefix(1)) <= 3
 
     await until(merged)
-    found = await broker.read(NAME, 0, 5000)
+    found = (await broker.streams.read(NAME, 0, 5000)).messages
     assert [m and m.data for m in found] == [
         b"%d.%d" % (n, i) for n in range(150) for i in range(20)
     ]
@@ -62,10 +67,9 @@ async def test_small_writes_become_few_nodes_and_read_the_same(
 
 async def test_what_was_closed_before_a_restart_is_merged_after_it() -> None:
     broker = await open_broker("memory://upkeep-restart")
-    assert broker._upkeep is not None
-    await broker._upkeep.stop()
+    await upkeep_of(broker).stop()
     for n in range(60):
-        await broker.append(NAME, build_bodies([b"%d" % n] * 50))
+        await broker.streams.write(NAME, build_bodies([b"%d" % n] * 50))
     assert await rows_of(broker, nodes_prefix(1)) == 60
     await broker.close()
     broker = await open_broker("memory://upkeep-restart")
@@ -74,22 +78,22 @@ async def test_what_was_closed_before_a_restart_is_merged_after_it() -> None:
         return await rows_of(broker, nodes_prefix(1)) <= 3
 
     await until(merged)
-    assert len(await broker.read(NAME, 0, 5000)) == 3000
+    assert len((await broker.streams.read(NAME, 0, 5000)).messages) == 3000
     await broker.close()
 
 
 async def test_evicted_rows_are_collected() -> None:
     broker = await open_broker("memory://upkeep-evict")
     for _ in range(5):
-        await broker.append(NAME, build_bodies([b"x" * 100] * 1000))
-    assert await broker.evict(NAME, keep=10) == 4990
+        await broker.streams.write(NAME, build_bodies([b"x" * 100] * 1000))
+    assert await broker.streams.evict(NAME, keep=10) == 4990
 
     async def collected() -> bool:
         return await rows_of(broker, nodes_prefix(1)) == 1
 
     await until(collected)
     assert await rows_of(broker, prefix(KeyType.GARBAGE)) == 0
-    assert (await broker.info(NAME)).length == 10
+    assert (await broker.streams.info(NAME)).length == 10
     await broker.close()
 
 
@@ -97,8 +101,6 @@ async def test_an_idempotency_row_that_expired_is_removed_after_a_restart(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     broker = await open_broker("memory://upkeep-once")
-    from penstock.log.append import append_step
-
     step = append_step(NAME, build_bodies([b"x"]), producer=b"p", sequence=1, once_ms=0)
     await broker.committer.submit(step)
     assert await rows_of(broker, prefix(KeyType.ONCE)) == 1
@@ -109,4 +111,96 @@ async def test_an_idempotency_row_that_expired_is_removed_after_a_restart(
         return await rows_of(broker, prefix(KeyType.ONCE)) == 0
 
     await until(expired)
+    await broker.close()
+
+
+# Failures, periods and sizes, on a clock that the test sets.
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> BrokerWorld:
+    return BrokerWorld(monkeypatch)
+
+
+async def close_runs(broker: Broker, count: int) -> None:
+    """Each of them is two fragments that wait for the merge."""
+    for n in range(2 * count):
+        await broker.streams.write(NAME, build_bodies([b"%d" % n] * 499))
+    await broker.streams.write(NAME, build_bodies([b"sealed"] * 1000))
+
+
+@pytest.mark.parametrize(
+    ("operation", "faults"),
+    [
+        # The first commit is the append that closes the run.
+        ("commit", [NO_FAULT, Fault(before=[Refuse()])]),
+        ("verify", [Fault(before=[Lose()])]),
+    ],
+)
+async def test_a_chore_that_the_store_hindered_is_tried_again_a_while_later(
+    world: BrokerWorld, operation: Operation, faults: list[Fault]
+) -> None:
+    broker = await world.open()
+    for _ in range(2):
+        await broker.streams.write(NAME, build_bodies([b"x"] * 400))
+    await world.settle()
+    world.faults.next(operation, *faults)
+    await broker.streams.write(NAME, build_bodies([b"x"] * 400))
+    await world.pass_ms(broker, RETRY_MS - 1)
+    assert await rows_of(broker, nodes_prefix(1)) == 3, "no hurry while the store is in trouble"
+    await world.pass_ms(broker, 1)
+    assert await rows_of(broker, nodes_prefix(1)) == 2
+    assert await findings(broker) == []
+    await broker.close()
+
+
+async def test_expired_idempotency_rows_are_looked_for_again_and_again(world: BrokerWorld) -> None:
+    broker = await world.open()
+    for sequence in range(3):
+        producer = b"p%d" % sequence
+        await broker.committer.submit(
+            append_step(NAME, build_bodies([b"x"]), producer=producer, sequence=0, once_ms=1)
+        )
+        await world.pass_ms(broker, EXPIRE_MS - 1)
+        assert await rows_of(broker, prefix(KeyType.ONCE)) == 1
+        await world.pass_ms(broker, 1)
+        assert await rows_of(broker, prefix(KeyType.ONCE)) == 0
+    await broker.close()
+
+
+async def test_a_look_for_expired_rows_that_failed_does_not_wait_for_the_next_period(
+    world: BrokerWorld,
+) -> None:
+    broker = await world.open()
+    await broker.committer.submit(
+        append_step(NAME, build_bodies([b"x"]), producer=b"p", sequence=0, once_ms=1)
+    )
+    world.faults.next("scan", Fault(before=[Lose()]))
+    await world.pass_ms(broker, EXPIRE_MS)
+    assert await rows_of(broker, prefix(KeyType.ONCE)) == 1
+    await world.pass_ms(broker, RETRY_MS)
+    assert await rows_of(broker, prefix(KeyType.ONCE)) == 0
+    await broker.close()
+
+
+@pytest.mark.parametrize(("merged_runs", "commits"), [(None, 1), (2, 3)])
+async def test_runs_that_wait_are_merged_several_at_a_time_in_one_commit(
+    world: BrokerWorld,
+    monkeypatch: pytest.MonkeyPatch,
+    merged_runs: int | None,
+    commits: int,
+) -> None:
+    if merged_runs is not None:
+        monkeypatch.setattr(upkeep, "MERGED_RUNS", merged_runs)
+    broker = await world.open(upkeep=False)
+    await close_runs(broker, 5)
+    before = (await broker.streams.read(NAME, 0, 10_000)).messages
+    assert await rows_of(broker, nodes_prefix(1)) == 11
+    head = world.disk.head.n
+    upkeep_of(broker).start(broker.committer)
+    await world.settle()
+    assert await rows_of(broker, nodes_prefix(1)) == 6
+    assert world.disk.head.n - head == commits
+    assert (await broker.streams.read(NAME, 0, 10_000)).messages == before
+    assert await findings(broker) == []
     await broker.close()

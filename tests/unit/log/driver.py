@@ -42,6 +42,7 @@ class TickView:
     def __init__(self, driver: LogDriver) -> None:
         self._driver = driver
         self.store: Store = driver.store
+        self.now_ms = driver.clock.ms
         self.writes: dict[bytes, bytes | None] = {}
         self.states: dict[StateKey, Any] = {}
         self.timers: list[Timer] = []
@@ -49,6 +50,9 @@ class TickView:
 
     def state(self, key: StateKey) -> Any | None:
         return self.states[key] if key in self.states else self._driver.states.get(key)
+
+    def committed(self, key: StateKey) -> Any | None:
+        return self._driver.states.get(key)
 
     def row(self, key: bytes) -> bytes | None:
         return self.writes[key] if key in self.writes else self._fetched[key]

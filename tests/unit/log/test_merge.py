@@ -9,7 +9,8 @@ from penstock.log.chores import pending_merges
 from penstock.log.evict import delete_step, evict_step
 from penstock.log.holes import plan_holes
 from penstock.log.merge import plan_merge
-from penstock.log.state import LogState
+from penstock.log.place import KEPT_BYTES
+from penstock.log.state import Fragment, LogState
 from unit.log.driver import LogDriver, data_of, stream
 
 S = stream("s")
@@ -149,3 +150,26 @@ async def test_closed_runs_are_found_again_after_a_restart() -> None:
         if key_type(key) is KeyType.NODE and decode_header(value, "node").flags & FRAGMENT
     ]
     assert fragments == []
+
+
+def unmerged(state: LogState) -> list[Fragment]:
+    return [fragment for run in (*state.closed, state.run) for fragment in run.fragments]
+
+
+async def test_bodies_that_wait_for_the_merge_are_kept_up_to_a_bound_and_reread_above() -> None:
+    driver = await LogDriver.open()
+    sent = [bytes([i]) * 200_000 for i in range(40)]
+    for data in sent:
+        await driver.append(S, [data])
+    fragments = unmerged(await shown(driver))
+    assert sum(fragment.stored_bytes for fragment in fragments) > KEPT_BYTES + 200_000
+    kept = [fragment.body for fragment in fragments if fragment.body is not None]
+    assert kept, "the usual merge reads nothing"
+    assert sum(len(body.stored) for body in kept) < KEPT_BYTES + 201_000
+    runs = [{f.body is None for f in run.fragments} for run in (await shown(driver)).closed]
+    assert {True, False} in runs, "a run of both kinds is among them"
+    assert await driver.chore(("merge", 1)) == len(runs)
+    assert await data_of(driver, S) == sent
+    assert await check_log(driver.store) == []
+    await driver.append(S, [b"small"])
+    assert unmerged(await shown(driver))[-1].body is not None, "there is room again"

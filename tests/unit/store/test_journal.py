@@ -13,7 +13,7 @@ from penstock.codec.chain import NO_HASH, ChainRecord, chain_hash
 from penstock.codec.journal import HEADER_BYTES, RECORD_BYTES, decode_head
 from penstock.errors import CorruptError, FencedError
 from penstock.store.disk import replace_file
-from penstock.store.epoch import claim
+from penstock.store.epoch import Epoch, claim
 from penstock.store.journal import Journal
 from penstock.store.recovery import Recovered, recover
 
@@ -33,10 +33,12 @@ def next_chain(previous: ChainRecord | None, body: bytes) -> ChainRecord:
 class Writer:
     """A journal with its chain, as a folder store would drive it."""
 
-    def __init__(self, folder: Path, stored: ChainRecord | None = None) -> None:
+    def __init__(
+        self, folder: Path, stored: ChainRecord | None = None, *, sync: bool = False
+    ) -> None:
         folder.mkdir(exist_ok=True)
         counter = itertools.count(int.from_bytes(os.urandom(4), "big"))
-        epoch = claim(folder, sync=False)
+        epoch = claim(folder, sync=sync)
         self.recovered: Recovered = recover(folder, stored)
         records = self.recovered.records
         self.last = records[-1].chain if records else stored
@@ -48,7 +50,7 @@ class Writer:
             stored=stored,
             inherited=self.recovered.segments,
             entropy=lambda size: next(counter).to_bytes(size, "big"),
-            sync=False,
+            sync=sync,
             segment_bytes=SEGMENT,
         )
 
@@ -398,3 +400,69 @@ def test_an_owner_goes_on_after_its_own_failed_claim_and_nobody_else_does(folder
         again.check()
     with pytest.raises(FencedError):
         claim(folder, sync=False, owner=b"me", after=again.number)
+
+
+# Durable first: observed at the calls themselves, a power cut needs more than a unit test.
+
+
+def test_an_append_is_written_then_synced_then_checked_against_the_epoch(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(folder, sync=True)
+    descriptor = writer.journal._active.descriptor
+    calls: list[tuple[str, int]] = []
+    pwrite, fdatasync, check = os.pwrite, os.fdatasync, Epoch.check
+
+    def told_pwrite(fd: int, data: bytes, at: int) -> int:
+        calls.append(("write", fd))
+        return pwrite(fd, data, at)
+
+    def told_fdatasync(fd: int) -> None:
+        calls.append(("sync", fd))
+        fdatasync(fd)
+
+    def told_check(self: Epoch) -> None:
+        calls.append(("epoch", self.number))
+        check(self)
+
+    monkeypatch.setattr(os, "pwrite", told_pwrite)
+    monkeypatch.setattr(os, "fdatasync", told_fdatasync)
+    monkeypatch.setattr(Epoch, "check", told_check)
+    writer.append()
+    assert calls == [("write", descriptor), ("sync", descriptor), ("epoch", 1)]
+
+
+def test_every_segment_is_made_durable_before_recovery_reads_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(folder)
+    for _ in range(4):
+        writer.append(SEGMENT // 2)
+    intact = {path: path.read_bytes() for path in folder.glob("*.segment")}
+    assert len(intact) > 2
+    for path in intact:
+        path.write_bytes(bytes(len(intact[path])))
+    synced: list[Path] = []
+
+    def appears(descriptor: int) -> None:
+        """The sync brings the bytes, so whoever reads before it finds zeros."""
+        path = Path(f"/proc/self/fd/{descriptor}").readlink()
+        synced.append(path)
+        path.write_bytes(intact[path])
+
+    monkeypatch.setattr(os, "fdatasync", appears)
+    assert numbers(recover(folder, None)) == [1, 2, 3, 4]
+    assert sorted(synced) == sorted(intact)
+
+
+def test_a_segment_that_cannot_be_made_durable_is_not_recovered(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Writer(folder).append()
+
+    def fails(_descriptor: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "fdatasync", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        recover(folder, None)
