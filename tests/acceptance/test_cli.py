@@ -9,6 +9,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -257,6 +258,24 @@ def test_check_gives_up_on_a_location_that_does_not_open_and_releases_it(
         patch.setattr("penstock.cli.check.open_store", hang)
         assert run_main("check", "--location", str(tmp_path)) == 5
     assert f"{tmp_path} did not open in 0 s" in capsys.readouterr().err
+    assert run_main("check", "--location", str(tmp_path)) == 0
+
+
+def test_check_of_a_store_that_stops_answering_ends_with_a_finding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with penstock.open(tmp_path) as db:
+        db.stream("s").write(b"x")
+
+    async def hang(checker: Any) -> None:
+        checker.looked += 1
+        await asyncio.Event().wait()
+
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.cli.check.OPEN_SECONDS", 0.2)
+        patch.setattr("penstock.cli.check.Checker.run", hang)
+        assert run_main("check", "--location", str(tmp_path)) == 7
+    assert "gave no answer" in capsys.readouterr().out
     assert run_main("check", "--location", str(tmp_path)) == 0
 
 

@@ -37,12 +37,14 @@ class Broker:
         durability: Durability = "power",
         deadline: float,
         clock: Clock | None = None,
+        lock: FolderLock | None = None,
     ) -> Broker:
         clock = clock or SystemClock()
         folder = folder_of(location)
         if folder is not None:
             location = str(folder)  # absolute: the process may change its directory
-        lock = FolderLock(folder) if folder is not None else None
+        if lock is None and folder is not None:
+            lock = FolderLock(folder)
         owner = clock.entropy(16)
 
         async def opener(after: int | None) -> Store:

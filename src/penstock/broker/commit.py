@@ -29,6 +29,8 @@ import xxhash
 
 from penstock.broker.memory import States
 from penstock.clock import Clock, Ticker
+from penstock.codec.keys import operations_key
+from penstock.codec.operations import Operation, Owner, encode_operations
 from penstock.errors import (
     CorruptError,
     FencedError,
@@ -37,6 +39,7 @@ from penstock.errors import (
     UnavailableError,
 )
 from penstock.log.decision import Decision, Now, StateKey, Step, Timer
+from penstock.log.pages import Tail
 from penstock.store.port import RefusedError, Store
 
 R = TypeVar("R")
@@ -83,6 +86,7 @@ class Shown:
         self.writes: dict[bytes, bytes | None] = {}
         self.states: dict[StateKey, Any] = {}
         self.timers: list[Timer] = []
+        self.done: list[Operation] = []
         self._fetched: dict[bytes, bytes | None] = {}
         self._kept: dict[StateKey, Any] = {}
 
@@ -108,6 +112,9 @@ class Shown:
             return self._tick.writes[key]
         return self._fetched[key]
 
+    def operations(self, owner: Owner, after: int) -> list[Operation]:
+        return self._committer.tail.newer(owner, after)
+
     async def fetch(self, *keys: bytes) -> None:
         for key in keys:
             if key not in self._fetched:
@@ -126,12 +133,15 @@ class Shown:
         self.writes.update(decision.writes)
         self.states.update(decision.states)
         self.timers.extend(decision.timers)
+        self.done.extend(decision.operations)
 
     def take_in(self, submit: Shown) -> int:
         self.writes.update(submit.writes)
         self.states.update(submit.states)
         self.timers.extend(submit.timers)
-        return sum(len(value) for value in submit.writes.values() if value is not None)
+        self.done.extend(submit.done)
+        size = sum(len(value) for value in submit.writes.values() if value is not None)
+        return size + sum(len(operation.body) for operation in submit.done)
 
 
 class Health(msgspec.Struct):
@@ -175,6 +185,7 @@ class Committer:
         self._finished: PenstockError | None = None
         self._down: PenstockError | None = None
         self.states = States()
+        self.tail = Tail()
         self.applied_n = 0
         self.health = Health()
 
@@ -188,6 +199,7 @@ class Committer:
 
     async def _open(self) -> None:
         store = await self._opener(self._epoch)
+        await self.tail.load(store)
         head = store.head()
         self._store = store
         self._epoch = store.epoch
@@ -269,6 +281,10 @@ class Committer:
         try:
             async with asyncio.timeout(self._deadline / 2):
                 await self._decide(tick, now, accepted)
+                record = b""
+                if tick.done:
+                    record = encode_operations(tick.done)
+                    tick.writes[operations_key(self.applied_n + 1)] = record
                 if tick.writes:
                     await store.commit(
                         self.applied_n + 1,
@@ -291,7 +307,7 @@ class Committer:
                 accepted, error if isinstance(error, CorruptError) else UnavailableError(text)
             )
         else:
-            self._apply(tick)
+            self._apply(tick, len(record))
             for request, replies in accepted:
                 if not request.reply.done():
                     request.reply.set_result(replies)
@@ -333,9 +349,11 @@ class Committer:
             size += tick.take_in(submit)
             self.health.requests += 1
 
-    def _apply(self, tick: Shown) -> None:
+    def _apply(self, tick: Shown, record_bytes: int) -> None:
         if tick.writes:
             self.applied_n += 1
+            if tick.done:
+                self.tail.add(self.applied_n, tick.done, record_bytes)
             self.health.commits += 1
             self._on_commit(tick.writes.keys())
         for key, state in tick.states.items():

@@ -73,15 +73,24 @@ class Silence:
 class Election:
     """One search of one process for the broker of one folder."""
 
-    def __init__(self, folder: Path, clock: Clock) -> None:
+    def __init__(self, folder: Path, clock: Clock, *, serves: bool = True) -> None:
         self._folder = folder
+        self._serves = serves
         self.silence = Silence(clock)
         #: The lock file's term and time when it was last seen to change.
         self._sign: tuple[int, int] = (0, 0)
 
+    def suspect(self, term: int) -> None:
+        """The broker of this term was silent for too long before this search began."""
+        self._watch()
+        if self._sign[0] == term:
+            self.silence.seconds = SILENCE_SECONDS
+
     def look(self) -> FolderLock | Knock | Wait:
         """The lock: serve. Knock: try that socket, `silence` goes on unless it answers."""
         self._watch()
+        if not self._serves:
+            return Knock(self._sign[0]) if self._sign[0] else Wait("nobody ever served here")
         over = self._sign[0] if self.silence.too_long else None
         try:
             lock = FolderLock(self._folder, over=over, serves=True)

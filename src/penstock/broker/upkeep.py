@@ -92,6 +92,10 @@ class Upkeep:
             _log.error("upkeep: %s", error)
         except PenstockError as error:
             raise asyncio.CancelledError from error
+        except Exception:
+            # A bug. It must not end the upkeep of everything else, nor go unheard.
+            _log.exception("upkeep failed")
+            return False
         return True
 
     async def _find(self, committer: Committer) -> None:

@@ -61,7 +61,11 @@ async def inspect(location: str) -> CheckResult:
     try:
         return await inspect_store(location, store)
     finally:
-        await store.close()
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                await store.close()
+        except TimeoutError:
+            await store.abandon()  # it was only read
         if lock is not None:
             lock.release()
 
@@ -84,10 +88,18 @@ async def inspect_store(location: str, store: Store) -> CheckResult:
     checker = Checker(store)
     streams = 0
     try:
-        await checker.run()
+        # A check may take long, but not stand still: a store retries what it cannot read for ever.
+        await _while_it_moves(checker)
         low = names_prefix(Kind.STREAM)
-        async for rows in store.scan(low, prefix_end(low)):
-            streams += len(rows)
+        async with asyncio.timeout(OPEN_SECONDS):
+            async for rows in store.scan(low, prefix_end(low)):
+                streams += len(rows)
+    except TimeoutError:
+        checker.findings.append(
+            Finding(
+                "store", f"it gave no answer in {OPEN_SECONDS:.0f} s; the rest was not looked at"
+            )
+        )
     except CorruptError as error:
         # The store itself cannot read a block: what was found before that is still worth showing.
         checker.findings.append(Finding("store", str(error)))
@@ -99,6 +111,21 @@ async def inspect_store(location: str, store: Store) -> CheckResult:
         bytes=checker.summary.stored_bytes,
         findings=checker.findings,
     )
+
+
+async def _while_it_moves(checker: Checker) -> None:
+    """Run it; TimeoutError when it looked at no further row for a while."""
+    task = asyncio.get_running_loop().create_task(checker.run())
+    try:
+        looked = -1
+        while not task.done():
+            await asyncio.wait([task], timeout=OPEN_SECONDS)
+            if not task.done() and checker.looked == looked:
+                raise TimeoutError
+            looked = checker.looked
+        task.result()
+    finally:
+        task.cancel()
 
 
 def print_result(result: CheckResult) -> None:

@@ -20,7 +20,9 @@ value order. TB is TerminatedBytes (scalars.py), which keeps the order too.
     0E    once        scope (u8) | owner (u64) | id (TB)            once.py
     0F    hold        log id (u64) | holder (TB)                    once.py
     10    garbage     first key to remove (TB)                      garbage.py
-    11    operations  commit n (u64)                                (pages, a later step)
+    11    operations  commit n (u64)                                operations.py
+    12    group       log id (u64) | name (TB)                      group.py
+    13    page        owner id (u64) | page (u64)                   group.py
 """
 
 from __future__ import annotations
@@ -58,6 +60,8 @@ class KeyType(IntEnum):
     HOLD = 0x0F
     GARBAGE = 0x10
     OPERATIONS = 0x11
+    GROUP = 0x12
+    PAGE = 0x13
 
 
 class Kind(IntEnum):
@@ -220,6 +224,26 @@ def holds_prefix(log_id: int) -> bytes:
 
 def garbage_key(first_key: bytes) -> bytes:
     return _PREFIX[KeyType.GARBAGE] + encode_terminated(first_key)
+
+
+def operations_key(n: int) -> bytes:
+    return _PREFIX[KeyType.OPERATIONS] + encode_u64_key(n, "commit number")
+
+
+def group_key(log_id: int, name: bytes) -> bytes:
+    return groups_prefix(log_id) + encode_terminated(name)
+
+
+def groups_prefix(log_id: int) -> bytes:
+    return _PREFIX[KeyType.GROUP] + encode_u64_key(log_id, "log id")
+
+
+def page_key(owner_id: int, page: int) -> bytes:
+    return pages_prefix(owner_id) + encode_u64_key(page, "page")
+
+
+def pages_prefix(owner_id: int) -> bytes:
+    return _PREFIX[KeyType.PAGE] + encode_u64_key(owner_id, "owner id")
 
 
 def decode_node_key(key: bytes) -> tuple[int, int]:

@@ -45,22 +45,17 @@ _HEADER_MAX = 32
 #: From here on hiredis. So many arguments are at least 1200 bytes, and after 1024 it tells exactly
 #: how much it left over (see `_Bulky`).
 _BULKY_ARGUMENTS = 200
+#: An argument that is not there yet and is at least so long is not copied twice.
+_LONG_BYTES = 256 << 10
 #: A line that could be the header of an array, a map or such of at least 100,000 elements, or of a
-#: bulk of at least 10 MB. It looks back from a line's end, because the regular expression finds
-#: those fastest; 19 digits are the longest number that hiredis reads.
-_SUSPICIOUS = re.compile(
-    rb"\n(?<=\d{6}\r\n)(?:"
-    + b"|".join(
-        rb"(?<=[*~%%>|%s]\d{%d}\r\n)" % (b"$" if digits >= 8 else b"", digits)
-        for digits in range(6, 20)
-    )
-    + rb"|(?<=\d{20}\r\n))"
-)
+#: bulk of at least 10 MB; and what every such line ends with, which is found four times as fast.
+_SUSPICIOUS = re.compile(rb"(?:[*~%>|]\d{6,}|\$\d{8,})\r\n")
+_LONG_NUMBER = re.compile(rb"\n(?<=\d{6}\r\n)")
 #: So much of the chunk before is looked at again, for a header that was cut in two.
 _OVERLAP = 24
 
 
-class _Broken(Exception):
+class _BrokenError(Exception):
     """The bytes are no request."""
 
 
@@ -80,11 +75,7 @@ class _Bulky:
         seam = self.chunks[-1][-_OVERLAP:] + chunk[:_OVERLAP] if self.chunks else b""
         self.chunks.append(chunk)
         self.size += len(chunk)
-        self.suspicious = (
-            self.suspicious
-            or _SUSPICIOUS.search(chunk) is not None
-            or _SUSPICIOUS.search(seam) is not None
-        )
+        self.suspicious = self.suspicious or _is_suspicious(chunk) or _is_suspicious(seam)
         if self.suspicious:
             return None
         self.reader.feed(chunk)
@@ -112,6 +103,10 @@ class _Bulky:
             reader.gets()
         size = reader.len()
         return self.chunks[-1][len(self.chunks[-1]) - size :] if size else b""
+
+
+def _is_suspicious(chunk: bytes) -> bool:
+    return _LONG_NUMBER.search(chunk) is not None and _SUSPICIOUS.search(chunk) is not None
 
 
 class Parser:
@@ -146,7 +141,7 @@ class Parser:
             return found
         try:
             self._feed(data, found)
-        except _Broken as error:
+        except _BrokenError as error:
             self.error = str(error)
             self._held = self._arguments = self._bulky = None
         return found
@@ -156,7 +151,10 @@ class Parser:
             self._held += data
             if len(self._held) < self._need:
                 return
-            data, self._held = bytes(self._held), None
+            if self._need >= _LONG_BYTES:
+                data = self._take_long(found)
+            else:
+                data, self._held = bytes(self._held), None
         at = 0
         while at < len(data):
             if self._bulky is not None:
@@ -178,16 +176,32 @@ class Parser:
         self._need = need
         return -1
 
+    def _take_long(self, found: list[list[bytes]]) -> bytes:
+        """The one argument that was waited for, copied once. -> what follows it"""
+        held, self._held = self._held, None
+        assert held is not None
+        assert self._arguments is not None, "nothing else can be long"
+        begin, stop = held.index(CRLF) + 2, self._need - 2
+        with memoryview(held) as view:
+            self._arguments.append(bytes(view[begin:stop]))
+            rest = bytes(view[stop + 2 :])
+        self._left -= 1
+        self._size += self._need
+        if not self._left:
+            found.append(self._arguments)
+            self._arguments = None
+        return rest
+
     def _begin(self, data: bytes, at: int) -> int:
         end = data.find(CRLF, at, at + _HEADER_MAX)
         if end < 0:
             if len(data) - at >= _HEADER_MAX:
-                raise _Broken("invalid multibulk length")
+                raise _BrokenError("invalid multibulk length")
             return self._hold(data, at, len(data) - at + 1)
         count = _number(data[at + 1 : end])
         if count is None or count > self.limits.arguments:
             unknown = self.limits is STRANGER and count is not None
-            raise _Broken(f"{'unauthenticated' if unknown else 'invalid'} multibulk length")
+            raise _BrokenError(f"{'unauthenticated' if unknown else 'invalid'} multibulk length")
         if count <= 0:
             return end + 2  # Redis skips them without a word
         if count >= _BULKY_ARGUMENTS:
@@ -203,7 +217,7 @@ class Parser:
         if done is not None:
             arguments, rest = done
             if bulky.size - len(rest) > self.limits.frame_bytes:
-                raise _Broken("too big request")
+                raise _BrokenError("too big request")
             found.append(arguments)
             self._bulky = None
             return rest
@@ -216,7 +230,7 @@ class Parser:
             self._arguments, self._left, self._size = [], count, end + 2
             return data[end + 2 :]
         if bulky.size > self.limits.frame_bytes:
-            raise _Broken("too big request")
+            raise _BrokenError("too big request")
         return None
 
     def _walk(self, data: bytes, at: int, found: list[list[bytes]]) -> int:
@@ -229,18 +243,18 @@ class Parser:
             if end < 0 or data[at] != 0x24:
                 self._left, self._size = left, size
                 if at < have and data[at] != 0x24:
-                    raise _Broken(f"expected '$', got '{_printable(data[at])}'")
+                    raise _BrokenError(f"expected '$', got '{_printable(data[at])}'")
                 if have - at >= _HEADER_MAX:
-                    raise _Broken("invalid bulk length")
+                    raise _BrokenError("invalid bulk length")
                 return self._hold(data, at, have - at + 1)
             digits = data[at + 1 : end]
             length = int(digits) if digits.isdigit() else -1
             if not 0 <= length <= limits.bulk_bytes:
                 unknown = limits is STRANGER and length >= 0
-                raise _Broken(f"{'unauthenticated' if unknown else 'invalid'} bulk length")
+                raise _BrokenError(f"{'unauthenticated' if unknown else 'invalid'} bulk length")
             size += end - at + 4 + length
             if size > limits.frame_bytes:
-                raise _Broken("too big request")
+                raise _BrokenError("too big request")
             stop = end + 2 + length
             if stop + 2 > have:
                 self._left, self._size = left, size - (end - at + 4 + length)
@@ -254,12 +268,12 @@ class Parser:
     def _inline(self, data: bytes, at: int, found: list[list[bytes]]) -> int:
         end = data.find(b"\n", at)
         if (len(data) if end < 0 else end) - at > self.limits.inline_bytes:
-            raise _Broken("too big inline request")
+            raise _BrokenError("too big inline request")
         if end < 0:
             return self._hold(data, at, len(data) - at + 1)
         arguments = split_inline(data[at:end])
         if arguments is None:
-            raise _Broken("unbalanced quotes in request")
+            raise _BrokenError("unbalanced quotes in request")
         if arguments:
             found.append(arguments)
         return end + 1

@@ -23,6 +23,8 @@ _NODE_OVERHEAD = 1024
 _NODES = prefix(KeyType.NODE)
 
 Place = tuple[int, int]
+#: Every place: log ids begin at 1.
+_ALL: Place = (0, 0)
 
 
 class NodeCache:
@@ -58,7 +60,7 @@ class NodeCache:
     def keep(self, log_id: int, node: Node, forgotten: set[Place]) -> None:
         place = (log_id, node.first)
         size = _cost(node)
-        if place in forgotten or size > self._bytes_max // 4:
+        if place in forgotten or _ALL in forgotten or size > self._bytes_max // 4:
             return
         self._drop(place)
         self._nodes[place] = node
@@ -69,11 +71,10 @@ class NodeCache:
 
     def clear(self) -> None:
         """Forget everything: after an unknown outcome any row may be another one."""
-        places = list(self._nodes)
-        for place in places:
+        for place in list(self._nodes):
             self._drop(place)
         for forgotten in self._readings:
-            forgotten.update(places)
+            forgotten.add(_ALL)
 
     def forget(self, keys: Iterable[bytes]) -> None:
         for key in keys:

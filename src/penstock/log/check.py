@@ -82,6 +82,7 @@ class Checker:
         self._store = store
         self.findings: list[Finding] = []
         self.summary = Summary()
+        self.looked = 0  # rows so far: whether it goes on
         self._garbage: list[tuple[bytes, bytes]] = []
         self._logs: dict[int, _Walk] = {}
         self._stagings: dict[int, StagingRow] = {}
@@ -112,6 +113,7 @@ class Checker:
         low = prefix(kind)
         async for rows in self._store.scan(low, prefix_end(low), batch_rows=64):
             for row in rows:
+                self.looked += 1
                 yield row
 
     async def _each(self, kind: KeyType, look: Callable[[bytes, bytes], None]) -> None:

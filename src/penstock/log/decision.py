@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from penstock.codec.operations import Operation, Owner
 from penstock.store.port import Store
 
 StateKey = tuple[str, Hashable]
@@ -37,6 +38,8 @@ class Decision(msgspec.Struct, frozen=True):
     #: Summaries that replace the ones in memory when the commit is durable; None forgets.
     states: dict[StateKey, Any] = msgspec.field(default_factory=dict)
     timers: tuple[Timer, ...] = ()
+    #: What it does to paged state: all of a commit's go into its one operation record (pages.py).
+    operations: tuple[Operation, ...] = ()
 
 
 class View(Protocol):
@@ -63,6 +66,10 @@ class View(Protocol):
 
     def row(self, key: bytes) -> bytes | None:
         """A row that `load` fetched, or as the tick wrote it. Not fetched: KeyError, a bug."""
+        ...
+
+    def operations(self, owner: Owner, after: int) -> list[Operation]:
+        """For `load`: the owner's committed operations above this sequence."""
         ...
 
     async def fetch(self, *keys: bytes) -> None:

@@ -30,7 +30,7 @@ from penstock.codec.keys import (
 from penstock.codec.logrow import LogRow, decode_log, encode_log
 from penstock.codec.node import FRAGMENT, HEADER_BYTES, Body, Header, decode_header
 from penstock.codec.once import decode_hold
-from penstock.errors import CorruptError, NotFoundError
+from penstock.errors import CorruptError, NotFoundError, UnavailableError
 from penstock.log.batch import NODE_BYTES, NODE_ENTRIES
 from penstock.log.decision import StateKey, View
 from penstock.store.port import Store
@@ -40,6 +40,8 @@ SETTLE_ROWS = 32
 SETTLE_BYTES = 4 << 20
 #: What a fragment costs in memory besides its body.
 FRAGMENT_OVERHEAD = 256
+#: How often a log that changes meanwhile is looked at again.
+LOOKS = 16
 
 
 class Fragment(msgspec.Struct, frozen=True, gc=False):
@@ -212,18 +214,20 @@ async def read_log(store: Store, log_id: int) -> LogState | None:
             reader = open_key(key, KeyType.HOLD)
             reader.u64_key("log id")
             holds.append((reader.terminated("holder"), decode_hold(value)))
-    gap = ""
     # A reader outside the one writer may see the log row of one commit and the nodes of a later
-    # one, from which evicted rows are gone: a gap must be there twice.
-    for _ in range(2):
-        found = await store.get(log_key(log_id))
+    # one, from which evicted rows are gone. What lies under a row that is still the same is true.
+    found = await store.get(log_key(log_id))
+    for _ in range(LOOKS):
         if found is None:
             return None
         row = decode_log(found, log_id)
         headers, gap = await _read_headers(store, log_id, max(row.settled, row.lowest))
-        if not gap:
+        before, found = found, await store.get(log_key(log_id))
+        if found == before:
+            if gap:
+                raise CorruptError(gap)
             return _rebuild(log_id, row, headers, tuple(holds))
-    raise CorruptError(gap)
+    raise UnavailableError(f"log {log_id} changes faster than it can be read", hint="retry now")
 
 
 async def _read_headers(store: Store, log_id: int, low: int) -> tuple[list[Header], str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
@@ -16,7 +17,7 @@ from penstock.log.append import append_step
 from penstock.log.batch import build_bodies
 from penstock.log.catalogue import stream_name
 from penstock.log.check import check_log
-from penstock.store.memory import NO_FAULT, Fault, Lose, Operation, Refuse
+from penstock.store.memory import NO_FAULT, Fault, Lose, MemoryStore, Operation, Refuse
 from unit.broker.driver import BrokerWorld, upkeep_of
 
 NAME = stream_name("s")
@@ -203,4 +204,28 @@ async def test_runs_that_wait_are_merged_several_at_a_time_in_one_commit(
     assert world.disk.head.n - head == commits
     assert (await broker.streams.read(NAME, 0, 10_000)).messages == before
     assert await findings(broker) == []
+    await broker.close()
+
+
+async def test_a_bug_in_one_commit_of_the_upkeep_does_not_end_it(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = BrokerWorld(monkeypatch)
+    broker = await world.open()
+    commit, commits = MemoryStore.commit, 0
+
+    async def broken(self: MemoryStore, *args: Any, **options: Any) -> None:
+        nonlocal commits
+        commits += 1
+        if commits == 4:
+            raise ZeroDivisionError
+        await commit(self, *args, **options)
+
+    monkeypatch.setattr(MemoryStore, "commit", broken)
+    for _ in range(3):
+        await broker.streams.write(NAME, build_bodies([b"x"] * 400))
+    await world.settle()
+    await world.pass_ms(broker, 5000)
+    assert "upkeep failed" in caplog.text
+    assert await rows_of(broker, nodes_prefix(1)) == 2
     await broker.close()

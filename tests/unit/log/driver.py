@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.codec.keys import Kind
+from penstock.codec.keys import Kind, operations_key
+from penstock.codec.operations import Operation, Owner, encode_operations
 from penstock.log.append import append_step
 from penstock.log.batch import build_bodies
 from penstock.log.catalogue import LogName, open_target
 from penstock.log.chores import plan_chore
 from penstock.log.decision import Now, StateKey, Step, Timer
+from penstock.log.pages import Tail
 from penstock.log.read import Message, read
 from penstock.log.state import LogState
 from penstock.store.memory import MemoryDisk, MemoryStore
@@ -46,6 +48,7 @@ class TickView:
         self.writes: dict[bytes, bytes | None] = {}
         self.states: dict[StateKey, Any] = {}
         self.timers: list[Timer] = []
+        self.done: list[Operation] = []
         self._fetched: dict[bytes, bytes | None] = {}
 
     def state(self, key: StateKey) -> Any | None:
@@ -56,6 +59,9 @@ class TickView:
 
     def row(self, key: bytes) -> bytes | None:
         return self.writes[key] if key in self.writes else self._fetched[key]
+
+    def operations(self, owner: Owner, after: int) -> list[Operation]:
+        return self._driver.tail.newer(owner, after)
 
     async def fetch(self, *keys: bytes) -> None:
         for key in keys:
@@ -72,6 +78,7 @@ class LogDriver:
         self.store = store
         self.states: dict[StateKey, Any] = {}
         self.timers: list[Timer] = []
+        self.tail = Tail()
         self.written: list[dict[bytes, bytes | None]] = []
 
     @classmethod
@@ -90,9 +97,14 @@ class LogDriver:
             view.writes.update(decision.writes)
             view.states.update(decision.states)
             view.timers += decision.timers
+            view.done += decision.operations
             replies.append(decision.reply)
+        head = self.store.head()
+        if view.done:
+            record = encode_operations(view.done)
+            view.writes[operations_key(head.n + 1)] = record
+            self.tail.add(head.n + 1, view.done, len(record))
         if view.writes:
-            head = self.store.head()
             await self.store.commit(
                 head.n + 1,
                 list(view.writes.items()),

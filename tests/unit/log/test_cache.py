@@ -68,3 +68,12 @@ async def test_a_second_read_asks_the_store_for_nothing() -> None:
     first = await read(driver.store, state, 0, 2500, cache=cache)
     driver.store.crash()
     assert await read(driver.store, state, 0, 2500, cache=cache) == first
+
+
+def test_a_node_that_was_being_read_while_all_was_forgotten_does_not_enter() -> None:
+    cache = NodeCache()
+    with cache.reading() as forgotten:
+        old = node(10)
+        cache.clear()
+        cache.keep(1, old, forgotten)
+    assert cache.find(1, 10) is None
