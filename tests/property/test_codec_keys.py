@@ -58,6 +58,9 @@ BUILDERS = {
         Builder(keys.once_key, KeyType.ONCE, (SCOPE, U64, TB)),
         Builder(keys.hold_key, KeyType.HOLD, (U64, TB)),
         Builder(keys.garbage_key, KeyType.GARBAGE, (TB,)),
+        Builder(keys.operations_key, KeyType.OPERATIONS, (U64,)),
+        Builder(keys.group_key, KeyType.GROUP, (U64, TB)),
+        Builder(keys.page_key, KeyType.PAGE, (U64, U64)),
     )
 }
 every_builder = pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)

@@ -74,6 +74,10 @@ class Request:
             self.reply.set_exception(error)
 
 
+#: What a tick has for a request: replies, or why it was refused.
+Outcome = tuple[Request, list[Any] | Exception]
+
+
 class Shown:
     """The view of one submit: memory and store, under what the tick and the submit itself wrote."""
 
@@ -112,8 +116,8 @@ class Shown:
             return self._tick.writes[key]
         return self._fetched[key]
 
-    def operations(self, owner: Owner, after: int) -> list[Operation]:
-        return self._committer.tail.newer(owner, after)
+    def operations(self, owner: Owner) -> list[Operation]:
+        return self._committer.tail.of(owner)
 
     async def fetch(self, *keys: bytes) -> None:
         for key in keys:
@@ -121,7 +125,9 @@ class Shown:
                 self._fetched[key] = await self.store.get(key)
 
     def keep(self, key: StateKey, state: Any) -> None:
-        if self._committer.states.get(key) is not None:
+        known = self._committer.states.get(key)
+        if known is not None:
+            self._kept[key] = known  # memory may drop it before the step decides
             return
         self._kept[key] = state
         # What a read loaded while a commit went through may be older than that commit: good enough
@@ -168,7 +174,7 @@ class Committer:
     ) -> None:
         self._opener = opener
         self._clock = clock
-        self._deadline = deadline
+        self.deadline = deadline
         self._on_commit = on_commit
         self._on_timers = on_timers
         self._on_open = on_open
@@ -192,7 +198,7 @@ class Committer:
     async def open(self) -> None:
         """Open the store, once. Errors are the caller's; later failures are healed here."""
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout(self.deadline):
                 await self._open()
         except TimeoutError:
             raise UnavailableError("the store did not open in time") from None
@@ -213,7 +219,7 @@ class Committer:
         """Run a query over durable rows and states. It may keep states that it loads."""
         store = self._require_store()
         try:
-            async with asyncio.timeout(self._deadline):
+            async with asyncio.timeout(self.deadline):
                 result = await query(Shown(self, store, None, self.now_ms()))
                 await store.verify()
         except TimeoutError:
@@ -225,6 +231,10 @@ class Committer:
         except InvalidError:
             if store is not self._store:
                 raise UnavailableError("the store was reopened", hint="retry now") from None
+            raise
+        except UnavailableError as error:
+            # The handle cannot read any more: only another one can.
+            self._lose(store, error)
             raise
         return result
 
@@ -262,9 +272,12 @@ class Committer:
     async def _run(self) -> None:
         while self._waiting and self._store is not None:
             store = self._store
-            accepted: list[tuple[Request, list[Any]]] = []
+            accepted: list[Outcome] = []
             try:
                 await self._tick(store, accepted)
+            except asyncio.CancelledError:
+                self._fail(accepted, UnavailableError("the broker was stopped"))
+                raise
             except Exception as error:
                 # A bug, in the middle of a tick: its callers hear of it, and memory is not trusted.
                 _log.exception("a tick failed")
@@ -273,13 +286,13 @@ class Committer:
                 if store is self._store:
                     self._lose(store, UnavailableError(f"the broker failed: {error!r}"))
 
-    async def _tick(self, store: Store, accepted: list[tuple[Request, list[Any]]]) -> None:
+    async def _tick(self, store: Store, accepted: list[Outcome]) -> None:
         assert self._ticker is not None, "a store was opened"
         seed = xxhash.xxh3_128_digest(self._secret + self.applied_n.to_bytes(8, "little"))
         now = Now(self._ticker.now_ms(), seed)
         tick = Shown(self, store, None, now.ms)
         try:
-            async with asyncio.timeout(self._deadline / 2):
+            async with asyncio.timeout(self.deadline / 2):
                 await self._decide(tick, now, accepted)
                 record = b""
                 if tick.done:
@@ -308,15 +321,15 @@ class Committer:
             )
         else:
             self._apply(tick, len(record))
-            for request, replies in accepted:
-                if not request.reply.done():
-                    request.reply.set_result(replies)
+            for request, outcome in accepted:
+                if isinstance(outcome, Exception):
+                    request.fail(outcome)
+                elif not request.reply.done():
+                    request.reply.set_result(outcome)
 
-    async def _decide(
-        self, tick: Shown, now: Now, accepted: list[tuple[Request, list[Any]]]
-    ) -> None:
+    async def _decide(self, tick: Shown, now: Now, accepted: list[Outcome]) -> None:
         size = 0
-        latest = self._clock.monotonic() - self._deadline / 2
+        latest = self._clock.monotonic() - self.deadline / 2
         while self._waiting and size < TICK_BYTES:
             request = self._next_waiting()
             if request.reply.done():
@@ -343,8 +356,8 @@ class Committer:
             except (FencedError, UnavailableError):
                 raise  # the store's, not the request's
             except Exception as error:
-                accepted.pop()
-                request.fail(error)
+                # It may have been refused because of what this tick writes: C1 holds for it too.
+                accepted[-1] = request, error
                 continue
             size += tick.take_in(submit)
             self.health.requests += 1
@@ -363,7 +376,7 @@ class Committer:
         if tick.states:
             self._on_states(tick.states)
 
-    def _fail(self, accepted: list[tuple[Request, list[Any]]], error: PenstockError) -> None:
+    def _fail(self, accepted: list[Outcome], error: PenstockError) -> None:
         for request, _ in accepted:
             request.fail(error)
 
@@ -405,7 +418,7 @@ class Committer:
         attempt = 0
         while self._finished is None:
             try:
-                async with asyncio.timeout(self._deadline):
+                async with asyncio.timeout(self.deadline):
                     await self._open()
                 self._down = None
                 self.health.reopened += 1
@@ -438,7 +451,7 @@ class Committer:
         store, self._store = self._store, None
         if store is not None:
             try:
-                async with asyncio.timeout(self._deadline):
+                async with asyncio.timeout(self.deadline):
                     await store.close()
             except TimeoutError:
                 await store.abandon()  # everything acknowledged is durable without it

@@ -18,7 +18,7 @@ import pyarrow as pa
 from penstock.broker.commit import Committer, Shown
 from penstock.broker.waiters import Waiters
 from penstock.codec.node import Body, Node
-from penstock.errors import ConflictError
+from penstock.errors import ConflictError, UnavailableError
 from penstock.log.append import append_step
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, load_name, name_state_key, open_target
@@ -78,7 +78,15 @@ class Streams:
         size = sum(len(body.stored) for body in bodies)
         if size > STAGE_BYTES_MAX and len(bodies) > 1:
             produced = check_produced(producer, sequence)
-            return await self._write_staged(name, bodies, backlog=backlog, produced=produced)
+            try:
+                async with asyncio.timeout(self._committer.deadline):
+                    return await self._write_staged(
+                        name, bodies, backlog=backlog, produced=produced
+                    )
+            except TimeoutError:
+                raise UnavailableError(
+                    f"a batch of {size:,} bytes was not written in time", hint="write smaller ones"
+                ) from None
         step = append_step(name, bodies, producer=producer, sequence=sequence, backlog=backlog)
         (offsets,) = await self._committer.submit(step)
         return offsets  # type: ignore[no-any-return]

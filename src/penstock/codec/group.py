@@ -1,7 +1,9 @@
-"""What is stored of a consumer group: its row, the pages of its pending list, its operations. Pure.
+"""What is stored of a consumer group: its row, its head, the pages of its pending list, and its
+operations. Pure.
 
-    group       version (u8 = 1) | id (u64) | sequence (u64) | next (u64) | expired (u64)
-                | skipped (u64) | max pending (u64) | dead stream (Utf8, empty = none)
+    group       version (u8 = 1) | id (u64) | max pending (u64) | dead stream (Utf8, empty = none)
+    head        version (u8 = 1) | log id (u64) | name (Utf8) | sequence (u64) | next (u64)
+                | expired (u64) | skipped (u64)
     page        version (u8 = 1) | sequence (u64) | count (u32) | slots (u16 each, rising)
                 | deliveries (u16 each) | retry times (i64 each) | expiry times (i64 each)
     operation   next (u64) | expired (u64) | skipped (u64) | retry time (i64) | expiry time (i64)
@@ -41,13 +43,22 @@ NO_OFFSETS: Offsets = np.zeros(0, np.int64)
 
 
 class GroupRow(msgspec.Struct, frozen=True):
-    id: int  # what pages and operations carry
-    sequence: int  # of the last operation that is in this row
-    next: int  # the offset of the next entry that is new to the group
-    expired: int  # entries that nobody acknowledged in time
-    skipped: int  # entries that were evicted or compacted before anybody acknowledged them
+    """What a group is: found by its log and name, changed only by whoever sets it up."""
+
+    id: int  # what head, pages and operations carry
     max_pending: int  # no new entries while so many wait to be acknowledged
     dead: str  # the stream that expired entries are moved to; empty: none
+
+
+class HeadRow(msgspec.Struct, frozen=True):
+    """Where a group stands: found by its id, changed by every operation."""
+
+    log_id: int
+    name: str
+    sequence: int  # of the last operation that is in this row
+    next: int  # the offset of the next entry that is new to the group
+    expired: int = 0  # entries that nobody acknowledged in time
+    skipped: int = 0  # entries that were evicted or compacted before they were acknowledged
 
 
 class PageRow(msgspec.Struct, frozen=True):
@@ -74,10 +85,6 @@ def encode_group(row: GroupRow) -> bytes:
         (
             _VERSION,
             encode_u64(row.id, "group id"),
-            encode_u64(row.sequence, "sequence"),
-            encode_u64(row.next, "next offset"),
-            encode_u64(row.expired, "expired"),
-            encode_u64(row.skipped, "skipped"),
             encode_u64(row.max_pending, "max pending"),
             encode_utf8(row.dead, "dead stream"),
         )
@@ -86,14 +93,34 @@ def encode_group(row: GroupRow) -> bytes:
 
 def decode_group(data: bytes, what: str) -> GroupRow:
     reader = _open(data, what)
-    row = GroupRow(
-        reader.u64("id"),
+    row = GroupRow(reader.u64("id"), reader.u64("max pending"), reader.utf8("dead stream"))
+    reader.end()
+    return row
+
+
+def encode_head(row: HeadRow) -> bytes:
+    return b"".join(
+        (
+            _VERSION,
+            encode_u64(row.log_id, "log id"),
+            encode_utf8(row.name, "group name"),
+            encode_u64(row.sequence, "sequence"),
+            encode_u64(row.next, "next offset"),
+            encode_u64(row.expired, "expired"),
+            encode_u64(row.skipped, "skipped"),
+        )
+    )
+
+
+def decode_head(data: bytes, what: str) -> HeadRow:
+    reader = _open(data, what)
+    row = HeadRow(
+        reader.u64("log id"),
+        reader.utf8("name"),
         reader.u64("sequence"),
         reader.u64("next"),
         reader.u64("expired"),
         reader.u64("skipped"),
-        reader.u64("max pending"),
-        reader.utf8("dead stream"),
     )
     reader.end()
     return row

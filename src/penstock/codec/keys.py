@@ -22,7 +22,7 @@ value order. TB is TerminatedBytes (scalars.py), which keeps the order too.
     10    garbage     first key to remove (TB)                      garbage.py
     11    operations  commit n (u64)                                operations.py
     12    group       log id (u64) | name (TB)                      group.py
-    13    page        owner id (u64) | page (u64)                   group.py
+    13    page        owner id (u64) | page (u64); the head without  group.py
 """
 
 from __future__ import annotations
@@ -236,6 +236,10 @@ def group_key(log_id: int, name: bytes) -> bytes:
 
 def groups_prefix(log_id: int) -> bytes:
     return _PREFIX[KeyType.GROUP] + encode_u64_key(log_id, "log id")
+
+
+def head_key(owner_id: int) -> bytes:
+    return pages_prefix(owner_id)
 
 
 def page_key(owner_id: int, page: int) -> bytes:

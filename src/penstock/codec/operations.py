@@ -39,6 +39,8 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     owner: Owner
     sequence: int
     body: bytes
+    #: The pages it changes, where that is known: not stored, it spares decoding the body.
+    pages: frozenset[int] | None = None
 
 
 def encode_operations(operations: list[Operation]) -> bytes:

@@ -68,8 +68,8 @@ class View(Protocol):
         """A row that `load` fetched, or as the tick wrote it. Not fetched: KeyError, a bug."""
         ...
 
-    def operations(self, owner: Owner, after: int) -> list[Operation]:
-        """For `load`: the owner's committed operations above this sequence."""
+    def operations(self, owner: Owner) -> list[Operation]:
+        """For `load`: the owner's committed operations that its rows may not contain."""
         ...
 
     async def fetch(self, *keys: bytes) -> None:

@@ -6,9 +6,10 @@ row, keyed by the commit's number, and the pages in memory are replaced when it 
 are written later, many changes at once, and then the operations they contain can go.
 
 Contract     `Tail` holds the operations that pages in the store may not contain yet, as they were
-             committed. Whoever opens an owner's state reads its rows and applies the tail's newer
-             operations (by sequence). `flushed(owner, sequence)` says that the rows contain
-             everything up to there; `plan_trim` then removes the records that nobody needs.
+             committed. Whoever opens an owner's state reads its rows and applies to each those of
+             the tail that are newer than the row (by sequence). `flushed(owner, sequence)` says
+             that the rows contain everything up to there; records that nobody needs can be
+             trimmed then.
 Invariants   P1  an owner's sequences are dense and rise with the commits
              P2  a record is removed only when the rows of every owner in it contain it
 Not here     what an operation does, and how pages are laid out: the views.
@@ -64,16 +65,18 @@ class Tail:
         self._records.append((n, size))
         self._bytes += size
 
-    def newer(self, owner: Owner, sequence: int) -> list[Operation]:
-        """The owner's operations above this sequence, oldest first."""
-        found = [op for _, op in self._by_owner.get(owner, ()) if op.sequence > sequence]
-        if found and found[0].sequence != sequence + 1:
-            raise CorruptError(f"{owner}: operations {sequence + 1} and on are missing")
-        return found
+    def of(self, owner: Owner) -> list[Operation]:
+        """The owner's operations that its rows may not contain, oldest first."""
+        return [operation for _, operation in self._by_owner.get(owner, ())]
 
     @property
     def long(self) -> bool:
         return len(self._records) >= TAIL_RECORDS or self._bytes >= TAIL_BYTES
+
+    @property
+    def short(self) -> bool:
+        """So short that writing pages can wait again."""
+        return len(self._records) < TAIL_RECORDS // 2 and self._bytes < TAIL_BYTES // 2
 
     def owners(self) -> Sequence[Owner]:
         return tuple(self._by_owner)

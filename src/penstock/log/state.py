@@ -30,7 +30,7 @@ from penstock.codec.keys import (
 from penstock.codec.logrow import LogRow, decode_log, encode_log
 from penstock.codec.node import FRAGMENT, HEADER_BYTES, Body, Header, decode_header
 from penstock.codec.once import decode_hold
-from penstock.errors import CorruptError, NotFoundError, UnavailableError
+from penstock.errors import ConflictError, CorruptError, NotFoundError
 from penstock.log.batch import NODE_BYTES, NODE_ENTRIES
 from penstock.log.decision import StateKey, View
 from penstock.store.port import Store
@@ -227,7 +227,7 @@ async def read_log(store: Store, log_id: int) -> LogState | None:
             if gap:
                 raise CorruptError(gap)
             return _rebuild(log_id, row, headers, tuple(holds))
-    raise UnavailableError(f"log {log_id} changes faster than it can be read", hint="retry now")
+    raise ConflictError(f"log {log_id} changes faster than it can be read")
 
 
 async def _read_headers(store: Store, log_id: int, low: int) -> tuple[list[Header], str]:

@@ -463,3 +463,54 @@ async def test_memory_of_states_is_bounded_by_number_and_by_size() -> None:
     for n in range(100):
         states.put(("large", n), Large())
     assert len(states) <= 4
+
+
+async def test_a_refusal_waits_for_the_commit_that_it_may_rest_on() -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    stall = Stall()
+    world.faults.next("commit", Fault(before=[stall, Lose()]))
+    written = asyncio.create_task(world.committer.submit(add(5)))
+    refused = asyncio.create_task(world.committer.submit(add(0, error=InvalidError("too low"))))
+    await stall.reached.wait()
+    await world.settle()
+    assert not refused.done(), "what it saw is not durable"
+    stall.release()
+    for task in (written, refused):
+        with pytest.raises(UnavailableError):
+            await task
+    await world.settle()
+    with pytest.raises(InvalidError, match="too low"):
+        await world.committer.submit(add(0, error=InvalidError("too low")))
+
+
+async def test_an_overtaken_committer_does_not_even_refuse() -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    world.disk.fence()
+    with pytest.raises(FencedError):
+        await world.committer.submit(add(0, error=InvalidError("too low")))
+
+
+async def test_a_handle_that_cannot_read_any_more_is_replaced_without_a_write() -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    world.committer.states.clear()
+    world.faults.next("get", Fault(before=[Lose()]))
+    with pytest.raises(UnavailableError):
+        await shown_count(world)
+    await world.settle()
+    assert world.committer.health.reopened == 1
+    assert await shown_count(world) == 1
+
+
+async def test_a_state_that_a_read_put_in_memory_meanwhile_is_shown_even_if_it_is_dropped() -> None:
+    world = await make_world()
+
+    async def load(view: View) -> None:
+        world.committer.states.put(COUNT, 1000)  # a read that ran beside this load
+        view.keep(COUNT, 1000)
+        world.committer.states.clear()
+
+    step = add(1)
+    assert await world.committer.submit(Step(step.decide, load)) == [1]

@@ -60,8 +60,8 @@ class TickView:
     def row(self, key: bytes) -> bytes | None:
         return self.writes[key] if key in self.writes else self._fetched[key]
 
-    def operations(self, owner: Owner, after: int) -> list[Operation]:
-        return self._driver.tail.newer(owner, after)
+    def operations(self, owner: Owner) -> list[Operation]:
+        return self._driver.tail.of(owner)
 
     async def fetch(self, *keys: bytes) -> None:
         for key in keys:

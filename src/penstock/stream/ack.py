@@ -1,0 +1,101 @@
+"""Acknowledging entries of a group (RCP 11, TACK).
+
+Contract     `ack_step` takes single offsets and ranges, mixed, in any order, the ends inclusive; it
+             replies how many of them were pending. Others are neither an error nor counted.
+             The cost is that of the pages it names, not that of the list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from penstock.codec.group import NO_OFFSETS, OFFSET_MAX, PAGE_SLOTS, GroupOperation, Offsets
+from penstock.errors import InvalidError
+from penstock.log.catalogue import LogName, find_target, load_target
+from penstock.log.decision import Decision, Now, Step, View
+from penstock.stream.deliver import expiry_timers
+from penstock.stream.group import Change, GroupState, find_group, load_group, load_page
+from penstock.stream.pending import Page
+
+
+class Acks:
+    """Offsets to acknowledge: single ones, and ranges with the end exclusive."""
+
+    def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
+        for start, end in pairs:
+            if start < 0 or end > OFFSET_MAX:
+                raise InvalidError(f"offset {start if start < 0 else end} cannot be acknowledged")
+            if end < start:
+                raise InvalidError(f"range {start}-{end} ends before it starts")
+        singles = [start for start, end in pairs if start == end]
+        self.singles: Offsets = np.unique(np.array(singles, np.int64))
+        self.ranges = [(start, end + 1) for start, end in pairs if start != end]
+
+    def pages(self, state: GroupState) -> list[int]:
+        """Pages of the list that may hold some of them."""
+        named = np.unique(self.singles // PAGE_SLOTS)
+        found = set(named[np.isin(named, state.index.numbers)].tolist())
+        for low, high in self.ranges:
+            found.update(state.index.between(low, high))
+        return sorted(found)
+
+    def pending(self, page: Page) -> Offsets:
+        """Those of them that are pending on this page."""
+        low, high = np.searchsorted(self.singles, (page.first, page.first + PAGE_SLOTS))
+        slots = self.singles[low:high] - page.first
+        found = [slots[page.retry[slots] != 0] + page.first]
+        found += [page.between(start, end) for start, end in self.ranges]
+        return np.unique(np.concatenate(found)) if self.ranges else found[0]
+
+
+def ack_step(target: LogName, group: bytes, pairs: Sequence[tuple[int, int]]) -> Step:
+    """-> how many were pending, and are not any more"""
+    acks = Acks(pairs)
+    pages: dict[int, Page] = {}
+
+    async def load(view: View) -> None:
+        log_id = await load_target(view, target)
+        state = None if log_id is None else await load_group(view, log_id, group)
+        if state is not None:
+            for number in acks.pages(state):
+                pages[number] = await load_page(view, state.id, number)
+
+    def decide(view: View, now: Now) -> Decision:
+        log = find_target(view, target)
+        state = None if log is None else find_group(view, log.log_id, group)
+        if state is None:
+            return Decision(reply=0)
+        removed = np.concatenate([NO_OFFSETS, *(acks.pending(page) for page in pages.values())])
+        if not len(removed):
+            return Decision(reply=0)
+        return remove(state, pages, removed, reply=len(removed))
+
+    return Step(decide, load)
+
+
+def remove(
+    state: GroupState,
+    pages: dict[int, Page],
+    removed: Offsets,
+    *,
+    reply: object,
+    next_offset: int | None = None,
+) -> Decision:
+    """These leave the pending list, without being counted as expired or skipped."""
+    change = Change(state, pages)
+    change.do(
+        GroupOperation(
+            next=state.head.next if next_offset is None else next_offset,
+            expired=state.head.expired,
+            skipped=state.head.skipped,
+            removed=removed,
+        )
+    )
+    return Decision(
+        reply=reply,
+        states=change.states,
+        operations=change.operations,
+        timers=expiry_timers(change.state),
+    )

@@ -1,0 +1,373 @@
+"""Reading in a group: what is due again, then what is new (RCP 11, GROUP and RETRY).
+
+Contract     `deliver_step` replies with the entries that the reader gets: pending ones whose retry
+             time has come, in the order of their offsets, then entries that are new to the group.
+             With `retry_ms` they are pending from now on; without it nobody has to acknowledge
+             them. A group that does not exist is made, at `start`.
+Rules        D1  what is due comes wherever it stands in the list: one entry that is not due holds
+                 nothing up (the RCP's scan would)
+             D2  a full list (max pending) stops new entries, not those that are due
+             D3  entries that expired leave the list: counted, and moved to the dead stream if the
+                 group has one, in the same commit
+             D4  evicted and compacted entries are skipped, and counted
+             D5  nothing is delivered that is not durable: not even what this tick writes
+Not here     who waits, and whose turn it is (broker/turns.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+import numpy as np
+
+from penstock.codec.group import (
+    NO_OFFSETS,
+    PAGE_SLOTS,
+    GroupOperation,
+    GroupRow,
+    HeadRow,
+    Offsets,
+    encode_group,
+    encode_head,
+)
+from penstock.codec.keys import group_key, head_key
+from penstock.codec.scalars import NEVER_MS
+from penstock.errors import InvalidError
+from penstock.log.append import append_step
+from penstock.log.batch import build_bodies
+from penstock.log.cache import NodeCache
+from penstock.log.catalogue import (
+    Ids,
+    Shows,
+    States,
+    Target,
+    find_target,
+    load_ids,
+    load_target,
+    stream_name,
+    take_id,
+)
+from penstock.log.decision import Decision, Now, Step, Timer, View
+from penstock.log.place import Rows
+from penstock.log.read import Message, messages, read_nodes
+from penstock.log.state import LogState, read_log, state_key
+from penstock.stream.group import (
+    Change,
+    GroupNameState,
+    GroupState,
+    find_group,
+    group_name_key,
+    group_state_key,
+    load_group,
+    load_page,
+)
+from penstock.stream.pending import Page, empty_page
+from penstock.stream.timers import group_due
+
+Start = int | Literal["first", "new"]
+
+MAX_PENDING = 1000
+#: Bounds of one request: how many entries and bytes it may deliver, how many pages with expired or
+#: evicted entries it clears on the way, how many nodes it looks at for a living entry.
+COUNT_MAX = 100_000
+BYTES_MAX = 64 << 20
+CLEARED_PAGES = 16
+NODES_MAX = 256
+
+
+class Delivered(msgspec.Struct, frozen=True):
+    messages: list[Message]
+    #: The group moved without finding anything to deliver: ask again.
+    moved: bool = False
+
+
+class _Seen:
+    """What `load` found for `decide`; both run back to back within the tick."""
+
+    def __init__(self) -> None:
+        self.pages: dict[int, Page] = {}
+        self.expired: Offsets = NO_OFFSETS
+        self.evicted: Offsets = NO_OFFSETS
+        self.due: list[Message] = []
+        self.compacted: Offsets = NO_OFFSETS  # of those that were due
+        self.new: list[Message] = []
+        self.next = 0
+        self.skipped = 0
+        self.dead: list[Message] = []
+
+
+def check_start(start: object) -> Start:
+    if start in ("first", "new"):
+        return start
+    if isinstance(start, int) and not isinstance(start, bool) and start >= 0:
+        return start
+    raise InvalidError(f"a group starts at 'first', 'new' or an offset, not at {start!r}")
+
+
+def deliver_step(
+    target: Target,
+    group: bytes,
+    count: int,
+    *,
+    retry_ms: int | None = None,
+    expire_ms: int | None = None,
+    start: Start = "first",
+    cache: NodeCache | None = None,
+    make: bool = True,
+) -> Step:
+    """-> Delivered"""
+    if count < 0:
+        raise InvalidError(f"count {count} is negative")
+    if retry_ms is not None and retry_ms < 1:
+        raise InvalidError(f"a retry time of {retry_ms} ms; at least 1 is needed")
+    if expire_ms is not None and (expire_ms < 1 or retry_ms is None):
+        raise InvalidError("expire goes with retry, and is at least 1 ms")
+    check_start(start)
+    count = min(count, COUNT_MAX)
+    seen = _Seen()
+
+    async def load(view: View) -> None:
+        log_id = await load_target(view, target)
+        log = find_target(view, target)
+        if log is None:
+            return
+        assert log_id is not None
+        state = await load_group(view, log_id, group)
+        if state is None and not make:
+            return
+        if state is None:
+            await load_ids(view, Ids.NAMED)
+            await _see_new(view, seen, log, start_offset(log, start), count, cache)
+            return
+        await _see_pending(view, seen, state, log, count, cache)
+        pending = state.pending - len(seen.expired) - len(seen.evicted) - len(seen.compacted)
+        if retry_ms is None:
+            pending -= len(seen.due)
+        room = min(count - len(seen.due), state.row.max_pending - pending)
+        await _see_new(view, seen, log, state.head.next, room, cache)
+        if state.row.dead and len(seen.expired):
+            seen.dead = await _read_offsets(view, log, seen.expired, cache)
+            await load_target(view, stream_name(state.row.dead), make=True)
+        numbers = {message.offset // PAGE_SLOTS for message in seen.new}
+        for number in numbers if retry_ms is not None else ():
+            seen.pages[number] = await load_page(view, state.id, number)
+
+    def decide(view: View, now: Now) -> Decision:
+        log = find_target(view, target)
+        if log is None:
+            return Decision(reply=Delivered([]))
+        state = find_group(view, log.log_id, group)
+        rows: Rows = {}
+        states: States = {}
+        if state is None and not make:
+            return Decision(reply=Delivered([]))
+        if state is None:
+            made = GroupRow(0, MAX_PENDING, "")
+            state, rows, states = make_group(view, log, group, made, start)
+            numbers = {message.offset // PAGE_SLOTS for message in seen.new}
+            seen.pages = {number: empty_page(number, 0) for number in numbers}
+            if state.head.next == seen.next:
+                return Decision(reply=Delivered([]), writes=rows, states=states)
+        decision = _deliver(state, seen, now, retry_ms, expire_ms)
+        rows |= decision.writes
+        states |= decision.states
+        timers = decision.timers
+        if seen.dead:
+            moved = _bury(view, state, seen.dead, now)
+            rows |= moved.writes
+            states |= moved.states
+            timers += moved.timers
+        return Decision(decision.reply, rows, states, timers, decision.operations)
+
+    return Step(decide, load)
+
+
+def start_offset(log: LogState, start: Start) -> int:
+    match start:
+        case "first":
+            return log.first
+        case "new":
+            return log.next
+    if start > log.next:
+        raise InvalidError(f"offset {start} lies behind the end of the stream, {log.next}")
+    return start
+
+
+def make_group(
+    view: Shows, log: LogState, name: bytes, row: GroupRow, start: Start
+) -> tuple[GroupState, Rows, States]:
+    """For `decide`: a new group. The row's id is given here."""
+    group_id, rows, states = take_id(view, Ids.NAMED)
+    row = msgspec.structs.replace(row, id=group_id)
+    head = HeadRow(log.log_id, name.decode(), 0, start_offset(log, start))
+    state = GroupState(row, head)
+    rows[group_key(log.log_id, name)] = encode_group(row)
+    rows[head_key(group_id)] = encode_head(head)
+    states[group_name_key(log.log_id, name)] = GroupNameState(row)
+    states[group_state_key(group_id)] = state
+    return state, rows, states
+
+
+def _deliver(
+    state: GroupState, seen: _Seen, now: Now, retry_ms: int | None, expire_ms: int | None
+) -> Decision:
+    head = state.head
+    due = _offsets(seen.due)
+    lists = [seen.expired, seen.evicted, seen.compacted]
+    if retry_ms is None:
+        lists.append(due)
+    removed = np.unique(np.concatenate(lists))
+    moved = seen.next != head.next or bool(len(removed))
+    reply = Delivered([*seen.due, *seen.new], moved=moved and not seen.due and not seen.new)
+    if not moved and not len(due):
+        return Decision(reply=reply)
+    change = Change(state, seen.pages)
+    change.do(
+        GroupOperation(
+            next=seen.next,
+            expired=head.expired + len(seen.expired),
+            skipped=head.skipped + seen.skipped + len(seen.evicted) + len(seen.compacted),
+            retry_ms=0 if retry_ms is None else now.ms + retry_ms,
+            expire_ms=NEVER_MS if expire_ms is None else now.ms + expire_ms,
+            removed=removed,
+            again=NO_OFFSETS if retry_ms is None else due,
+            fresh=NO_OFFSETS if retry_ms is None else _offsets(seen.new),
+        )
+    )
+    return Decision(
+        reply=reply,
+        states=change.states,
+        operations=change.operations,
+        timers=expiry_timers(change.state),
+    )
+
+
+def expiry_timers(state: GroupState) -> tuple[Timer, ...]:
+    at_ms = state.index.next_expire_ms()
+    return () if at_ms == NEVER_MS else (group_due(state.head.log_id, state.head.name, at_ms),)
+
+
+def _bury(view: View, state: GroupState, dead: list[Message], now: Now) -> Decision:
+    """Expired entries go to the end of the dead stream, in this commit."""
+    entries = [
+        (message.tag.encode("utf-8", "surrogateescape"), message.data, message.meta or b"")
+        for message in dead
+    ]
+    return append_step(stream_name(state.row.dead), build_bodies(entries)).decide(view, now)
+
+
+async def _see_pending(
+    view: View,
+    seen: _Seen,
+    state: GroupState,
+    log: LogState,
+    count: int,
+    cache: NodeCache | None,
+) -> None:
+    now_ms = view.now_ms
+
+    async def page(number: int) -> Page:
+        if number not in seen.pages:
+            seen.pages[number] = await load_page(view, state.id, number)
+        return seen.pages[number]
+
+    for number in state.index.expired(now_ms)[:CLEARED_PAGES]:
+        seen.expired = np.concatenate((seen.expired, (await page(number)).expired(now_ms)))
+    for number in state.index.between(0, log.first)[:CLEARED_PAGES]:
+        evicted = (await page(number)).between(0, log.first)
+        seen.evicted = np.concatenate((seen.evicted, np.setdiff1d(evicted, seen.expired)))
+    wanted = count
+    due = NO_OFFSETS
+    for number in state.index.due(now_ms):
+        if wanted <= 0:
+            break
+        found = (await page(number)).due(now_ms)
+        found = found[found >= log.first]
+        found = np.setdiff1d(found, (await page(number)).expired(now_ms))[:wanted]
+        due = np.concatenate((due, found))
+        wanted -= len(found)
+    if len(due):
+        living = await _read_offsets(view, log, due, cache)
+        seen.due, cut = _within_bytes(living)
+        if not cut:
+            seen.compacted = np.setdiff1d(due, _offsets(living))
+
+
+async def _see_new(
+    view: View,
+    seen: _Seen,
+    log: LogState,
+    at: int,
+    room: int,
+    cache: NodeCache | None,
+) -> None:
+    """Living entries from `at` on, at most `room`; D5: none that this tick wrote."""
+    seen.next = at
+    if room <= 0:
+        return
+    before: LogState | None = view.committed(state_key(log.log_id))
+    if before is None:
+        before = await read_log(view.store, log.log_id)
+    end = log.first if before is None else min(before.next, log.next)
+    begin = max(at, log.first)
+    if begin > at:
+        seen.skipped += begin - at
+        seen.next = begin
+    size = nodes = 0
+    shown = msgspec.structs.replace(log, next=max(end, log.first))
+    async for node, low, high in read_nodes(view.store, shown, begin, end, cache=cache):
+        while low < high:
+            part = messages(node, low, min(high, low + room - len(seen.new)))
+            for message in part:
+                if size > BYTES_MAX:
+                    return
+                seen.next += 1
+                if message is None:
+                    seen.skipped += 1
+                else:
+                    seen.new.append(message)
+                    size += len(message.data)
+            low += len(part)
+            if len(seen.new) >= room:
+                return
+        nodes += 1
+        if nodes >= NODES_MAX:
+            return
+
+
+async def _read_offsets(
+    view: View, log: LogState, offsets: Offsets, cache: NodeCache | None
+) -> list[Message]:
+    """The living ones of these entries."""
+    found: list[Message] = []
+    for low, high in _runs(offsets):
+        async for node, start, stop in read_nodes(view.store, log, low, high, cache=cache):
+            found += (message for message in messages(node, start, stop) if message is not None)
+    return found
+
+
+def _runs(offsets: Offsets) -> Sequence[tuple[int, int]]:
+    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
+    starts = np.concatenate(([0], breaks))
+    stops = np.concatenate((breaks, [len(offsets)]))
+    return [
+        (int(offsets[start]), int(offsets[stop - 1]) + 1)
+        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
+        if stop > start
+    ]
+
+
+def _within_bytes(found: list[Message]) -> tuple[list[Message], bool]:
+    """As many as one answer may hold, and whether some were left out."""
+    size = 0
+    for i, message in enumerate(found):
+        size += len(message.data)
+        if size > BYTES_MAX and i:
+            return found[:i], True
+    return found, False
+
+
+def _offsets(found: Sequence[Message]) -> Offsets:
+    return np.fromiter((message.offset for message in found), np.int64, len(found))

@@ -1,0 +1,187 @@
+"""The pending list of a group: pages of slots, and a small index over them. Pure.
+
+Contract     A `Page` holds the times of up to PAGE_SLOTS neighbouring offsets; a retry time of 0
+             means that the offset is not pending. `Index` has one line per page that has pending
+             entries: how many, the lowest, the earliest retry and expiry. Both are replaced, never
+             changed: `applied` gives the page after an operation. No request looks at more than the
+             index and the few pages it is about, however long the list is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.codec.group import PAGE_SLOTS, GroupOperation, Offsets, PageRow
+from penstock.codec.scalars import NEVER_MS
+
+Ints = npt.NDArray[np.int64]
+DELIVERIES_MAX = 0xFFFF
+
+
+class Page(msgspec.Struct, frozen=True):
+    number: int
+    sequence: int  # of the last operation it contains
+    retry: Ints  # per slot; 0 = not pending
+    expire: Ints
+    deliveries: npt.NDArray[np.uint16]
+
+    @property
+    def memory_bytes(self) -> int:
+        return 18 * PAGE_SLOTS + 500
+
+    @property
+    def first(self) -> int:
+        return self.number * PAGE_SLOTS
+
+    def slots(self) -> Ints:
+        """Those that are pending."""
+        return np.flatnonzero(self.retry)
+
+    def due(self, now_ms: int) -> Offsets:
+        return np.flatnonzero((self.retry != 0) & (self.retry <= now_ms)) + self.first
+
+    def expired(self, now_ms: int) -> Offsets:
+        return np.flatnonzero((self.retry != 0) & (self.expire <= now_ms)) + self.first
+
+    def between(self, low: int, high: int) -> Offsets:
+        """Pending offsets low <= offset < high."""
+        start, stop = max(low - self.first, 0), max(high - self.first, 0)
+        return np.flatnonzero(self.retry[start:stop]) + self.first + start
+
+
+def empty_page(number: int, sequence: int) -> Page:
+    return Page(
+        number,
+        sequence,
+        np.zeros(PAGE_SLOTS, np.int64),
+        np.zeros(PAGE_SLOTS, np.int64),
+        np.zeros(PAGE_SLOTS, np.uint16),
+    )
+
+
+def page_of(number: int, row: PageRow) -> Page:
+    page = empty_page(number, row.sequence)
+    page.retry[row.slots] = row.retry
+    page.expire[row.slots] = row.expire
+    page.deliveries[row.slots] = row.deliveries
+    return page
+
+
+def row_of(page: Page) -> PageRow:
+    slots = page.slots()
+    return PageRow(
+        page.sequence,
+        slots.astype(np.uint16),
+        page.deliveries[slots],
+        page.retry[slots],
+        page.expire[slots],
+    )
+
+
+def touched(operation: GroupOperation) -> list[int]:
+    """Numbers of the pages that an operation changes."""
+    lists = (operation.removed, operation.again, operation.fresh)
+    found = np.concatenate([offsets // PAGE_SLOTS for offsets in lists])
+    numbers: list[int] = np.unique(found).tolist()
+    return numbers
+
+
+def applied(page: Page, operation: GroupOperation, sequence: int) -> Page:
+    """The page after this operation."""
+    retry, expire = page.retry.copy(), page.expire.copy()
+    deliveries = page.deliveries.copy()
+    removed = _slots(page, operation.removed)
+    retry[removed] = 0
+    again = _slots(page, operation.again)
+    retry[again] = operation.retry_ms
+    deliveries[again] = np.minimum(deliveries[again].astype(np.int64) + 1, DELIVERIES_MAX)
+    fresh = _slots(page, operation.fresh)
+    retry[fresh] = operation.retry_ms
+    expire[fresh] = operation.expire_ms
+    deliveries[fresh] = 1
+    return Page(page.number, sequence, retry, expire, deliveries)
+
+
+def _slots(page: Page, offsets: Offsets) -> Ints:
+    if not len(offsets):
+        return offsets
+    low, high = np.searchsorted(offsets, (page.first, page.first + PAGE_SLOTS))
+    return offsets[low:high] - page.first
+
+
+class Index(msgspec.Struct, frozen=True):
+    """One line per page with pending entries, in the order of the pages."""
+
+    numbers: Ints
+    counts: Ints
+    lowest: Ints  # offset
+    retry: Ints  # the earliest
+    expire: Ints
+
+    @property
+    def pending(self) -> int:
+        return int(self.counts.sum())
+
+    @property
+    def memory_bytes(self) -> int:
+        return 40 * len(self.numbers) + 500
+
+    def first_pending(self) -> int | None:
+        return int(self.lowest[0]) if len(self.numbers) else None
+
+    def next_retry_ms(self) -> int:
+        return int(self.retry.min()) if len(self.numbers) else NEVER_MS
+
+    def next_expire_ms(self) -> int:
+        return int(self.expire.min()) if len(self.numbers) else NEVER_MS
+
+    def due(self, now_ms: int) -> list[int]:
+        found: list[int] = self.numbers[self.retry <= now_ms].tolist()
+        return found
+
+    def expired(self, now_ms: int) -> list[int]:
+        found: list[int] = self.numbers[self.expire <= now_ms].tolist()
+        return found
+
+    def between(self, low: int, high: int) -> list[int]:
+        """Pages with an offset low <= offset < high."""
+        start, stop = np.searchsorted(
+            self.numbers, (low // PAGE_SLOTS, -(-high // PAGE_SLOTS)), side="left"
+        )
+        found: list[int] = self.numbers[start:stop].tolist()
+        return found
+
+    def replaced(self, pages: Mapping[int, Page]) -> Index:
+        """The index with the lines of these pages as they are now."""
+        keep = ~np.isin(self.numbers, list(pages))
+        lines = [line for number in sorted(pages) if (line := _line(pages[number]))[1]]
+        new = np.array(lines, np.int64).reshape(-1, 5)
+        columns = [
+            np.concatenate((old[keep], new[:, i]))
+            for i, old in enumerate(
+                (self.numbers, self.counts, self.lowest, self.retry, self.expire)
+            )
+        ]
+        order = np.argsort(columns[0], kind="stable")
+        return Index(*(column[order] for column in columns))
+
+
+_NONE: Ints = np.zeros(0, np.int64)
+NO_PAGES = Index(_NONE, _NONE, _NONE, _NONE, _NONE)
+
+
+def _line(page: Page) -> tuple[int, int, int, int, int]:
+    slots = page.slots()
+    if not len(slots):
+        return page.number, 0, 0, 0, 0
+    return (
+        page.number,
+        len(slots),
+        page.first + int(slots[0]),
+        int(page.retry[slots].min()),
+        int(page.expire[slots].min()),
+    )
