@@ -60,6 +60,7 @@ BUILDERS = {
         Builder(keys.garbage_key, KeyType.GARBAGE, (TB,)),
         Builder(keys.operations_key, KeyType.OPERATIONS, (U64,)),
         Builder(keys.group_key, KeyType.GROUP, (U64, TB)),
+        Builder(keys.head_key, KeyType.PAGE, (U64,)),
         Builder(keys.page_key, KeyType.PAGE, (U64, U64)),
     )
 }

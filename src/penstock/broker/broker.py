@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.broker.commit import Committer
+from penstock.broker.keeping import Keeping
 from penstock.broker.lock import FolderLock
 from penstock.broker.streams import Streams
 from penstock.broker.upkeep import Upkeep
@@ -18,7 +19,7 @@ from penstock.clock import Clock, SystemClock
 from penstock.log.cache import NodeCache
 from penstock.log.decision import StateKey
 from penstock.store.folder import Durability
-from penstock.store.location import folder_of, open_store
+from penstock.store.location import check_durability, folder_of, open_store
 from penstock.store.port import Store
 
 
@@ -40,6 +41,7 @@ class Broker:
         lock: FolderLock | None = None,
     ) -> Broker:
         clock = clock or SystemClock()
+        check_durability(durability)  # before the lock, which would leave a folder behind
         folder = folder_of(location)
         if folder is not None:
             location = str(folder)  # absolute: the process may change its directory
@@ -60,9 +62,11 @@ class Broker:
         def opened() -> None:
             cache.clear()
             upkeep.look_again()
+            streams.reopened()
 
         def changed(states: dict[StateKey, Any]) -> None:
             streams.changed(states)
+            keeping.changed(states)
 
         committer = Committer(
             opener,
@@ -74,6 +78,8 @@ class Broker:
             on_states=changed,
         )
         streams = Streams(committer, cache, waiters)
+        keeping = Keeping(committer, cache, upkeep.remind)
+        upkeep.add(keeping.chores)
         broker = cls(committer, streams, lock)
         try:
             await committer.open()

@@ -201,7 +201,7 @@ class Committer:
             async with asyncio.timeout(self.deadline):
                 await self._open()
         except TimeoutError:
-            raise UnavailableError("the store did not open in time") from None
+            raise UnavailableError("the store did not open in time", hint="retry later") from None
 
     async def _open(self) -> None:
         store = await self._opener(self._epoch)

@@ -14,14 +14,18 @@ from typing import Any, TypeVar
 
 import msgspec
 import pyarrow as pa
+from msgspec import UNSET, UnsetType
 
+from penstock.broker.answers import Found, FoundNodes, StreamInfo, stream_info
 from penstock.broker.commit import Committer, Shown
+from penstock.broker.groups import GroupRequests
 from penstock.broker.waiters import Waiters
-from penstock.codec.node import Body, Node
+from penstock.codec.keys import Kind
+from penstock.codec.node import Body
 from penstock.errors import ConflictError, UnavailableError
 from penstock.log.append import append_step
 from penstock.log.cache import NodeCache
-from penstock.log.catalogue import LogName, load_name, name_state_key, open_target
+from penstock.log.catalogue import LogName, list_names, load_name, name_state_key, open_target
 from penstock.log.decision import StateKey
 from penstock.log.evict import evict_step, trim_step
 from penstock.log.link import link_step
@@ -29,39 +33,17 @@ from penstock.log.producer import Produced, answer_step, check_produced, produce
 from penstock.log.read import Message, messages, read_nodes, read_range, to_arrow
 from penstock.log.staging import STAGE_BYTES_MAX, begin_step, stage_step
 from penstock.log.state import LogState, state_key
+from penstock.stream.config import configure_step
+from penstock.stream.delete import delete_step
+from penstock.stream.glob import compile_glob
+from penstock.stream.groups import list_groups
 
 R = TypeVar("R")
 
 
-class StreamInfo(msgspec.Struct, frozen=True):
-    first: int  # the lowest offset that can be read
-    last: int  # the highest; first - 1 when there is none
-    length: int  # how many there are
-    bytes: int  # as stored, in whole nodes
-    created_ms: int | None = None  # None: never written
-
-
-NO_STREAM = StreamInfo(first=0, last=-1, length=0, bytes=0)
-
-
-class Found(msgspec.Struct, frozen=True):
-    """An answer to a read, and the stream as it was then."""
-
-    info: StreamInfo
-    messages: list[Message | None]
-
-
-class FoundNodes(msgspec.Struct, frozen=True):
-    info: StreamInfo
-    low: int  # the offsets that the answer stands for; what no piece covers is evicted
-    high: int
-    pieces: list[tuple[Node, int, int]]  # a node, and which of its entries, the end exclusive
-
-
-class Streams:
+class Streams(GroupRequests):
     def __init__(self, committer: Committer, cache: NodeCache, waiters: Waiters) -> None:
-        self._committer = committer
-        self._cache = cache
+        super().__init__(committer, cache)
         self._waiters = waiters
 
     # -- writes
@@ -196,20 +178,54 @@ class Streams:
 
     async def info(self, name: LogName) -> StreamInfo:
         async def query(view: Shown) -> StreamInfo:
-            return (await self._open(view, name))[0]
+            info, state, _ = await self._open(view, name)
+            groups = await list_groups(view.store, state.log_id)
+            return msgspec.structs.replace(info, groups=len(groups))
 
         return await self._committer.read(query)
+
+    async def names(self, pattern: str = "*") -> list[str]:
+        """Names of streams, in the order of their bytes; the pattern is a glob as in Redis."""
+        matches = compile_glob(pattern)
+
+        async def query(view: Shown) -> list[str]:
+            return [name async for name, _ in list_names(view.store, Kind.STREAM) if matches(name)]
+
+        return await self._committer.read(query)
+
+    # -- setting up
+
+    async def configure(
+        self,
+        name: LogName,
+        *,
+        max_count: int | UnsetType | None = UNSET,
+        max_bytes: int | UnsetType | None = UNSET,
+        max_age_ms: int | UnsetType | None = UNSET,
+        compact: bool | UnsetType = UNSET,
+    ) -> None:
+        """None is no limit; what is not given stays as it is."""
+        await self._committer.submit(
+            configure_step(
+                name,
+                max_count=max_count,
+                max_bytes=max_bytes,
+                max_age_ms=max_age_ms,
+                compact=compact,
+            )
+        )
+
+    async def delete(self, name: LogName) -> bool:
+        (existed,) = await self._committer.submit(delete_step(name))
+        return existed  # type: ignore[no-any-return]
 
     async def _open(self, view: Shown, name: LogName) -> tuple[StreamInfo, LogState, StateKey]:
         """The stream as a read sees it, and the key under which its growth is told."""
         row = (await load_name(view, name)).row
         state = None if row is None else await open_target(view, row.id)
         if row is None or state is None:
-            return NO_STREAM, LogState(0), name_state_key(name)
-        info = StreamInfo(
-            state.first, state.next - 1, state.length, state.stored_bytes, row.created_at_ms
-        )
-        return info, state, state_key(row.id)
+            return stream_info(None), LogState(0), name_state_key(name)
+        return stream_info(state, row), state, state_key(row.id)
 
     async def _until(
         self,
@@ -242,3 +258,9 @@ class Streams:
                 self._waiters.grown(key, None if state is None else state.next)
             elif key[0] == "name":
                 self._waiters.grown(key, None)
+        self._stir_changed(states)
+
+    def reopened(self) -> None:
+        """Whatever memory knew is gone: everybody who waits looks again."""
+        self._waiters.wake_all()
+        self._stir_all()

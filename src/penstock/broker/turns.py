@@ -1,9 +1,11 @@
 """Readers of a group that wait, served in turn (RCP 11: whoever is served goes to the end).
 
-Contract     `wait(key, ask, count)` puts a reader behind those that wait already, and returns what
-             its `ask` found once it found something. `stir(key)` says that there may be something:
-             readers are asked in order, as many as what is there may serve, and those that found
-             nothing keep their place.
+Contract     `wait` puts a reader behind those that wait already, and returns what its `ask` found
+             once it found something, or None when its time is over. `stir(key)` says that there may
+             be something: readers are asked in order, as many as what is there may serve, and
+             those that found nothing keep their place.
+Invariants   What an `ask` found goes to its reader, also when its time ended meanwhile: entries
+             that nobody has to acknowledge would be lost otherwise.
 Cost         Nothing while nothing happens; a commit asks no reader that it cannot serve.
 """
 
@@ -18,19 +20,27 @@ Ask = Callable[[], Awaitable[Any]]
 
 
 class Reader:
-    __slots__ = ("ask", "count", "found")
+    __slots__ = ("ask", "asking", "count", "found", "late")
 
     def __init__(self, ask: Ask, count: int, found: asyncio.Future[Any]) -> None:
         self.ask = ask  # -> what it found, falsy for nothing
         self.count = count  # how many entries it would take
         self.found = found
+        self.asking = False
+        self.late = False  # its time is over, but it is being asked
 
 
 class Turns:
-    """`available(key)` tells about how many entries could be delivered now."""
+    """`available(key)` tells about how many entries could be delivered now; 0: surely none.
+    `idle(key)` is called when nothing more can be done for those that still wait."""
 
-    def __init__(self, available: Callable[[Hashable], int]) -> None:
+    def __init__(
+        self,
+        available: Callable[[Any], int],
+        idle: Callable[[Any], None] = lambda key: None,
+    ) -> None:
         self._available = available
+        self._idle = idle
         self._queues: dict[Hashable, deque[Reader]] = {}
         self._serving: dict[Hashable, asyncio.Task[None]] = {}
         self._stirred: set[Hashable] = set()
@@ -41,19 +51,30 @@ class Turns:
     def __len__(self) -> int:
         return sum(map(len, self._queues.values()))
 
-    async def wait(self, key: Hashable, ask: Ask, count: int) -> Any:
+    def waiting(self) -> list[Any]:
+        """The keys that somebody waits under."""
+        return list(self._queues)
+
+    async def wait(self, key: Hashable, ask: Ask, count: int, seconds: float | None) -> Any | None:
         reader = Reader(ask, count, asyncio.get_running_loop().create_future())
         self._queues.setdefault(key, deque()).append(reader)
+        # A commit may have come by since the caller looked.
+        self.stir(key)
         try:
+            await asyncio.wait([reader.found], timeout=seconds)
+            if not reader.found.done():
+                if not reader.asking:
+                    return None
+                reader.late = True
             return await reader.found
         finally:
             self._leave(key, reader)
 
     def _leave(self, key: Hashable, reader: Reader) -> None:
+        reader.found.cancel()
         queue = self._queues.get(key)
-        if queue is not None:
-            if reader in queue:
-                queue.remove(reader)
+        if queue is not None and reader in queue:
+            queue.remove(reader)
             if not queue:
                 del self._queues[key]
 
@@ -66,45 +87,42 @@ class Turns:
 
     async def _serve(self, key: Hashable) -> None:
         try:
-            while key in self._stirred and key in self._queues:
+            while key in self._stirred:
                 self._stirred.discard(key)
                 while await self._serve_some(key):
                     pass
         finally:
             self._stirred.discard(key)
             del self._serving[key]
+        if key in self._queues:
+            self._idle(key)
 
     async def _serve_some(self, key: Hashable) -> bool:
         """Ask those at the front, all at once and in order. -> whether all of them were served"""
-        queue = self._queues.get(key)
-        if not queue:
-            return False
         room = self._available(key)
         asked: list[Reader] = []
-        for reader in queue:
-            if asked and room <= 0:
+        for reader in self._queues.get(key, ()):
+            if room <= 0:
                 break
-            asked.append(reader)
-            room -= reader.count
+            if not reader.found.done():
+                asked.append(reader)
+                room -= reader.count
         # Tasks run in the order they are made, so their requests enter the tick in turn.
-        results = await asyncio.gather(
-            *(self._ask(reader) for reader in asked), return_exceptions=True
-        )
-        return all(result is True for result in results)
+        results = await asyncio.gather(*(self._ask(key, reader) for reader in asked))
+        return bool(results) and all(results)
 
-    async def _ask(self, reader: Reader) -> bool:
-        if reader.found.done():
-            return True  # it gave up
+    async def _ask(self, key: Hashable, reader: Reader) -> bool:
+        reader.asking = True
         try:
             found = await reader.ask()
-        except asyncio.CancelledError:
-            raise
         except Exception as error:
             if not reader.found.done():
                 reader.found.set_exception(error)
             return True
-        if not found:
-            return False
-        if not reader.found.done():
-            reader.found.set_result(found)
-        return True
+        finally:
+            reader.asking = False
+        if not reader.found.done() and (found or reader.late):
+            reader.found.set_result(found or None)
+        if reader.found.done():
+            self._leave(key, reader)  # at once: the next round must not meet it
+        return bool(found)

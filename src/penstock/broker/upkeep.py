@@ -1,8 +1,8 @@
 """Upkeep: what is done behind the requests, in commits of its own: merge, collect, fold, revoke.
 
 Contract     `remind` takes the hints that decisions give; after opening, the same hints are
-             rebuilt from rows. One chore at a time, so that requests never wait behind more than
-             one of its commits.
+             rebuilt from rows: every chore is called once with None for its id. One chore at a
+             time, so that requests never wait behind more than one of its commits.
 Failures     A store that is down is tried again later. Rows that cannot be read are reported,
              once per reminder, and left alone: whoever reads them gets the CorruptError.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 
@@ -37,12 +38,20 @@ MERGED_RUNS = 8
 RETRY_MS = 1000
 
 
+#: Does what a hint says, by the first part of its key; what the log layer knows is built in.
+Chore = Callable[[Committer, StateKey], Awaitable[None]]
+
+
 class Upkeep:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._chores: dict[str, Chore] = {}
         self._due: dict[StateKey, int] = {}
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
+
+    def add(self, chores: Mapping[str, Chore]) -> None:
+        self._chores |= chores
 
     def start(self, committer: Committer) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run(committer))
@@ -60,6 +69,7 @@ class Upkeep:
     def look_again(self) -> None:
         """After an opening: hints may have been lost with the memory that held them."""
         self.remind([Timer(0, FIND), Timer(0, EXPIRE)])
+        self.remind([Timer(0, (chore, None)) for chore in self._chores])
 
     async def _run(self, committer: Committer) -> None:
         while True:
@@ -118,6 +128,8 @@ class Upkeep:
             return await self._find(committer)
         if what == EXPIRE:
             return await self._expire(committer)
+        if what[0] in self._chores:
+            return await self._chores[what[0]](committer, what)
         more = True
         while more:
             steps = await committer.read(lambda view: _plan(view, what, self._clock))

@@ -38,6 +38,10 @@ class Waiters:
         if heap is not None and not heap:
             self._heaps.pop(key, None)
 
+    def wake_all(self) -> None:
+        for key in list(self._heaps):
+            self.grown(key, None)
+
     def _sweep(self, key: StateKey) -> None:
         """Forget readers that gave up, at the latest when they are half of those that wait."""
         heap = self._heaps.get(key)

@@ -81,6 +81,7 @@ class Delivered(msgspec.Struct, frozen=True):
     messages: list[Message]
     #: The group moved without finding anything to deliver: ask again.
     moved: bool = False
+    log: LogState | None = None  # as it was then
 
 
 class _Seen:
@@ -169,8 +170,8 @@ def deliver_step(
             numbers = {message.offset // PAGE_SLOTS for message in seen.new}
             seen.pages = {number: empty_page(number, 0) for number in numbers}
             if state.head.next == seen.next:
-                return Decision(reply=Delivered([]), writes=rows, states=states)
-        decision = _deliver(state, seen, now, retry_ms, expire_ms)
+                return Decision(reply=Delivered([], log=log), writes=rows, states=states)
+        decision = _deliver(log, state, seen, now, retry_ms, expire_ms)
         rows |= decision.writes
         states |= decision.states
         timers = decision.timers
@@ -211,7 +212,12 @@ def make_group(
 
 
 def _deliver(
-    state: GroupState, seen: _Seen, now: Now, retry_ms: int | None, expire_ms: int | None
+    log: LogState,
+    state: GroupState,
+    seen: _Seen,
+    now: Now,
+    retry_ms: int | None,
+    expire_ms: int | None,
 ) -> Decision:
     head = state.head
     due = _offsets(seen.due)
@@ -220,7 +226,7 @@ def _deliver(
         lists.append(due)
     removed = np.unique(np.concatenate(lists))
     moved = seen.next != head.next or bool(len(removed))
-    reply = Delivered([*seen.due, *seen.new], moved=moved and not seen.due and not seen.new)
+    reply = Delivered([*seen.due, *seen.new], moved and not seen.due and not seen.new, log)
     if not moved and not len(due):
         return Decision(reply=reply)
     change = Change(state, seen.pages)

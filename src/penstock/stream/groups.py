@@ -31,7 +31,6 @@ from penstock.log.catalogue import (
     find_target,
     load_target,
     make_target,
-    stream_name,
 )
 from penstock.log.decision import Decision, Now, Step, View
 from penstock.log.overlay import Overlay
@@ -76,14 +75,14 @@ def create_step(
     *,
     start: Start = "first",
     max_pending: int = MAX_PENDING,
-    dead: str | None = None,
+    dead: LogName | None = None,
 ) -> Step:
     check_start(start)
     if not 1 <= max_pending <= I64_MAX:
         raise InvalidError(f"max_pending is at least 1, not {max_pending}")
-    if dead is not None and stream_name(dead) == target:
+    if dead == target:
         raise InvalidError("expired entries cannot go to the stream that they come from")
-    row = GroupRow(0, max_pending, dead or "")
+    row = GroupRow(0, max_pending, "" if dead is None else dead.name.decode())
 
     async def load(view: View) -> None:
         log_id = await load_target(view, target, make=True)

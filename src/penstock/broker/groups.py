@@ -1,0 +1,211 @@
+"""Group requests: reading in turn, acknowledging, setting up. The part of `Streams` about groups.
+
+Contract     As in streams.py. A reader that may wait stands in the queue of its group (turns.py)
+             from the start, so that nobody overtakes it; it is asked again when the stream grows,
+             when acknowledgements make room, when a retry falls due.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.broker.answers import Found, stream_info
+from penstock.broker.commit import Committer, Shown
+from penstock.broker.turns import Turns
+from penstock.codec.keys import Kind
+from penstock.codec.scalars import NEVER_MS
+from penstock.log.cache import NodeCache
+from penstock.log.catalogue import LogName, NameState, load_name, name_state_key
+from penstock.log.decision import StateKey
+from penstock.log.read import Message
+from penstock.log.state import LogState, state_key
+from penstock.stream.ack import ack_step
+from penstock.stream.deliver import MAX_PENDING, Delivered, Start, deliver_step
+from penstock.stream.group import GroupNameState, GroupState, group_name_key, group_state_key
+from penstock.stream.groups import (
+    GroupInfo,
+    Pending,
+    create_step,
+    destroy_step,
+    info_step,
+    list_groups,
+    pending_step,
+    set_step,
+)
+
+#: Which group's readers: the stream's name and the group's.
+GroupKey = tuple[LogName, bytes]
+
+
+class GroupRequests:
+    def __init__(self, committer: Committer, cache: NodeCache) -> None:
+        self._committer = committer
+        self._cache = cache
+        self._turns = Turns(self._available, self._set_alarm)
+        #: Streams that somebody waits on, by the id that commits speak of.
+        self._names: dict[int, LogName] = {}
+        self._alarms: dict[GroupKey, asyncio.TimerHandle] = {}
+
+    # -- requests
+
+    async def read_group(
+        self,
+        name: LogName,
+        group: bytes,
+        count: int,
+        *,
+        block_ms: int | None = 0,
+        retry_ms: int | None = None,
+        expire_ms: int | None = None,
+        start: Start = "first",
+    ) -> Found:
+        begin = start
+        delivered: Delivered = Delivered([])
+
+        async def ask() -> list[Message]:
+            nonlocal begin, delivered
+            while True:
+                step = deliver_step(
+                    name,
+                    group,
+                    count,
+                    retry_ms=retry_ms,
+                    expire_ms=expire_ms,
+                    start=begin,
+                    cache=self._cache,
+                )
+                (delivered,) = await self._committer.submit(step)
+                known: NameState | None = self._committer.states.get(name_state_key(name))
+                if known is not None and known.row is None:
+                    begin = 0  # whatever is written from now on is new
+                if delivered.messages or not delivered.moved:
+                    return delivered.messages
+
+        if block_ms == 0 or count == 0:
+            await ask()
+            return _found(delivered)
+        seconds = None if block_ms is None else block_ms / 1000
+        key: GroupKey = (name, group)
+        await self._turns.wait(key, ask, count, seconds)
+        if key not in self._turns:
+            self._drop_alarm(key)
+        return _found(delivered)
+
+    async def ack(self, name: LogName, group: bytes, ranges: Sequence[tuple[int, int]]) -> int:
+        (count,) = await self._committer.submit(ack_step(name, group, ranges))
+        return count  # type: ignore[no-any-return]
+
+    async def group_create(
+        self,
+        name: LogName,
+        group: bytes,
+        *,
+        start: Start = "first",
+        max_pending: int = MAX_PENDING,
+        dead: LogName | None = None,
+    ) -> None:
+        await self._committer.submit(
+            create_step(name, group, start=start, max_pending=max_pending, dead=dead)
+        )
+
+    async def group_set(self, name: LogName, group: bytes, offset: Start) -> None:
+        await self._committer.submit(set_step(name, group, offset))
+
+    async def group_info(self, name: LogName, group: bytes) -> GroupInfo:
+        (info,) = await self._committer.submit(info_step(name, group))
+        return info  # type: ignore[no-any-return]
+
+    async def groups(self, name: LogName) -> list[GroupInfo]:
+        async def query(view: Shown) -> list[bytes]:
+            row = (await load_name(view, name)).row
+            return [] if row is None else [g for g, _ in await list_groups(view.store, row.id)]
+
+        names = await self._committer.read(query)
+        return await self._committer.submit(*(info_step(name, group) for group in names))
+
+    async def group_pending(
+        self, name: LogName, group: bytes, start: int = 0, count: int = 100
+    ) -> list[Pending]:
+        (found,) = await self._committer.submit(pending_step(name, group, start, count))
+        return found  # type: ignore[no-any-return]
+
+    async def group_destroy(self, name: LogName, group: bytes) -> bool:
+        (existed,) = await self._committer.submit(destroy_step(name, group))
+        return existed  # type: ignore[no-any-return]
+
+    # -- what commits tell
+
+    def _stir_changed(self, states: dict[StateKey, Any]) -> None:
+        """After every commit: stir the groups that it may serve."""
+        if not len(self._turns):
+            return
+        for key, state in states.items():
+            match key:
+                case ("log", int(log_id)):
+                    self._stir_log(self._names.get(log_id))
+                case ("group", int()) if isinstance(state, GroupState):
+                    name = self._names.get(state.head.log_id)
+                    if name is not None:
+                        self._turns.stir((name, state.head.name.encode()))
+                case ("name", (Kind() as kind, bytes(text))):
+                    self._stir_log(LogName(kind, text))
+
+    def _stir_log(self, name: LogName | None) -> None:
+        for key in self._turns.waiting() if name is not None else ():
+            if key[0] == name:
+                self._turns.stir(key)
+
+    def _stir_all(self) -> None:
+        for key in self._turns.waiting():
+            self._turns.stir(key)
+
+    def _states(self, key: GroupKey) -> tuple[LogState | None, GroupState | None, bool]:
+        """Log and group as far as memory has them; and whether "none" is certain."""
+        states = self._committer.states
+        name: NameState | None = states.get(name_state_key(key[0]))
+        if name is None or name.row is None:
+            return None, None, name is not None
+        self._names[name.row.id] = key[0]
+        log: LogState | None = states.get(state_key(name.row.id))
+        known: GroupNameState | None = states.get(group_name_key(name.row.id, key[1]))
+        if known is None or known.row is None:
+            return log, None, False
+        return log, states.get(group_state_key(known.row.id)), False
+
+    def _available(self, key: GroupKey) -> int:
+        log, group, certain = self._states(key)
+        if log is None or group is None:
+            return 0 if certain else 1
+        new = log.next - max(group.head.next, log.first)
+        new = min(new, group.row.max_pending - group.pending)
+        index = group.index
+        now_ms = self._committer.now_ms()
+        if min(index.next_retry_ms(), index.next_expire_ms()) <= now_ms:
+            return max(new, 0) + group.pending
+        return max(new, 0)
+
+    def _set_alarm(self, key: GroupKey) -> None:
+        """Wake up for the next entry that falls due."""
+        self._drop_alarm(key)
+        _, group, _ = self._states(key)
+        if group is None:
+            return
+        at_ms = min(group.index.next_retry_ms(), group.index.next_expire_ms())
+        if at_ms == NEVER_MS:
+            return
+        seconds = max(at_ms - self._committer.now_ms(), 0) / 1000 + 0.001
+        # Far ones are looked at again in between: a call this far ahead is no use to anybody.
+        self._alarms[key] = asyncio.get_running_loop().call_later(
+            min(seconds, 3600.0), self._turns.stir, key
+        )
+
+    def _drop_alarm(self, key: GroupKey) -> None:
+        alarm = self._alarms.pop(key, None)
+        if alarm is not None:
+            alarm.cancel()
+
+
+def _found(delivered: Delivered) -> Found:
+    return Found(stream_info(delivered.log), [*delivered.messages])

@@ -1,0 +1,225 @@
+"""Upkeep of streams: expiry in groups, retention, compaction, writing pages.
+
+Contract     Chores for upkeep.py, by the first part of a timer's key:
+                 ("group", (log id, name))   entries of this group expired
+                 ("retain", log id)          this stream has more than it should keep
+                 ("compact", log id)         tags of this stream came again
+                 ("pages", None)             the tail of operations is long (log/pages.py)
+             With None in the place of the id each finds in the rows what timers would have told.
+             `changed` is told of every commit, and reminds the upkeep where a limit may be reached;
+             at most once in a while per stream, so that a stream of small writes is not doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from penstock.broker.commit import Committer, Shown
+from penstock.codec.keys import KeyType, Kind, open_key, prefix, prefix_end
+from penstock.codec.scalars import NEVER_MS
+from penstock.log.cache import NodeCache
+from penstock.log.catalogue import NameState, list_names
+from penstock.log.decision import StateKey, Timer
+from penstock.log.holes import plan_holes
+from penstock.log.pages import trim_step
+from penstock.log.state import LogState, load_log
+from penstock.stream.compact import compactable, learn, superseded
+from penstock.stream.config import StreamConfig, config_of
+from penstock.stream.deliver import deliver_step
+from penstock.stream.flush import head_step, pages_step, plan_flush
+from penstock.stream.group import GroupNameState, GroupState, group_name_key, group_state_key
+from penstock.stream.retain import plan_retain
+from penstock.stream.timers import compact_due, group_due, retain_due
+
+PAGES: StateKey = ("pages", None)
+#: How long after a write limits are looked at: many writes share one look.
+RETAIN_MS = 500
+COMPACT_MS = 1000
+#: A compaction reads the whole stream: for each moment of work it rests so many.
+COMPACT_REST = 10
+
+
+class _Kept(msgspec.Struct):
+    config: StreamConfig
+    compacted: int = 0  # everything below was compacted
+    rest_ms: int = 0  # no compaction before
+
+
+class Keeping:
+    def __init__(
+        self, committer: Committer, cache: NodeCache, remind: Callable[[list[Timer]], None]
+    ) -> None:
+        self._committer = committer
+        self._cache = cache
+        self._remind = remind
+        self._kept: dict[int, _Kept] = {}
+        self.chores = {
+            "group": self._expire_group,
+            "retain": self._retain,
+            "compact": self._compact,
+            "pages": self._write_pages,
+        }
+
+    def changed(self, states: dict[StateKey, Any]) -> None:
+        """After every commit."""
+        for key, state in states.items():
+            if key[0] == "name" and isinstance(state, NameState) and state.row is not None:
+                self._configured(state.row.id, config_of(state.row))
+            elif key[0] == "log" and isinstance(key[1], int) and key[1] in self._kept:
+                self._grown(key[1], state)
+        if self._committer.tail.long:
+            self._remind([Timer(0, PAGES)])
+
+    def _configured(self, log_id: int, config: StreamConfig) -> None:
+        if not config.limits and not config.compact:
+            self._kept.pop(log_id, None)
+            return
+        kept = self._kept.setdefault(log_id, _Kept(config))
+        kept.config = config
+        self._remind([retain_due(log_id, 0), compact_due(log_id, 0)])
+
+    def _grown(self, log_id: int, state: LogState | None) -> None:
+        if state is None:
+            del self._kept[log_id]
+            return
+        kept, now_ms = self._kept[log_id], self._committer.now_ms()
+        timers: list[Timer] = []
+        if kept.config.limits:
+            timers.append(retain_due(log_id, now_ms + RETAIN_MS))
+        if kept.config.compact and state.next > kept.compacted:
+            timers.append(compact_due(log_id, max(now_ms + COMPACT_MS, kept.rest_ms)))
+        if timers:
+            self._remind(timers)
+
+    # -- the chores
+
+    async def _expire_group(self, committer: Committer, what: StateKey) -> None:
+        if what[1] is None:
+            self._remind(await committer.read(_all_groups))
+            return
+        assert isinstance(what[1], tuple)
+        log_id, name = what[1]
+        group = name.encode()
+        moved = True
+        while moved:
+            step = deliver_step(log_id, group, 0, cache=self._cache, make=False)
+            (delivered,) = await committer.submit(step)
+            moved = delivered.moved
+        known: GroupNameState | None = committer.states.get(group_name_key(log_id, group))
+        if known is not None and known.row is not None:
+            state: GroupState | None = committer.states.get(group_state_key(known.row.id))
+            at_ms = NEVER_MS if state is None else state.index.next_expire_ms()
+            if at_ms != NEVER_MS:
+                self._remind([group_due(log_id, name, at_ms)])
+
+    async def _retain(self, committer: Committer, what: StateKey) -> None:
+        if what[1] is None:
+            await self._find_configured(committer)
+            return
+        log_id = what[1]
+        assert isinstance(log_id, int)
+        kept = self._kept.get(log_id)
+        if kept is None or not kept.config.limits:
+            return
+        now_ms = committer.now_ms()
+
+        async def query(view: Shown) -> Any:
+            state = await load_log(view, log_id)
+            if state is None:
+                return None, None
+            return await plan_retain(view.store, state, kept.config, now_ms)
+
+        step, look_ms = await committer.read(query)
+        if step is not None:
+            await committer.submit(step)
+        if look_ms is not None:
+            # At least a moment later: a hold may keep what is too old.
+            self._remind([retain_due(log_id, max(look_ms, now_ms + RETAIN_MS))])
+
+    async def _find_configured(self, committer: Committer) -> None:
+        async def query(view: Shown) -> list[tuple[int, StreamConfig]]:
+            return [
+                (row.id, config_of(row))
+                async for _, row in list_names(view.store, Kind.STREAM)
+                if row.options
+            ]
+
+        for log_id, config in await committer.read(query):
+            self._configured(log_id, config)
+
+    async def _compact(self, committer: Committer, what: StateKey) -> None:
+        log_id = what[1]
+        if log_id is None:
+            return  # the look for limits finds these too
+        assert isinstance(log_id, int)
+        kept = self._kept.get(log_id)
+        if kept is None or not kept.config.compact:
+            return
+        begun_ms = committer.now_ms()
+        more = True
+        while more:
+            low = kept.compacted
+
+            async def query(view: Shown, low: int = low) -> tuple[LogState | None, Any, int]:
+                state = await load_log(view, log_id)
+                if state is None or low >= state.next:
+                    return None, {}, low
+                return state, *await learn(view.store, state, max(low, state.first))
+
+            state, last, end = await committer.read(query)
+            if state is not None:
+                await self._punch(committer, state, last)
+                # What a hold kept is looked at again when the stream grows.
+                kept.compacted = max(low, min(end, compactable(state)))
+            more = kept.compacted > low
+        now_ms = committer.now_ms()
+        kept.rest_ms = now_ms + COMPACT_REST * (now_ms - begun_ms)
+
+    async def _punch(self, committer: Committer, state: LogState, last: dict[bytes, int]) -> None:
+        high = compactable(state)
+
+        async def find(view: Shown) -> list[int]:
+            found: list[int] = []
+            async for dead in superseded(view.store, state, last, high):
+                found += dead
+            return found
+
+        left = await committer.read(find)
+        while left:
+            offsets = left
+
+            async def plan(view: Shown, offsets: list[int] = offsets) -> Any:
+                now = await load_log(view, state.log_id)
+                return (None, []) if now is None else await plan_holes(view.store, now, offsets)
+
+            step, left = await committer.read(plan)
+            if step is not None:
+                (again,) = await committer.submit(step)
+                left = [*again, *left]
+
+    async def _write_pages(self, committer: Committer, what: StateKey) -> None:
+        """Rows of the owners whose operations are the oldest, until the tail is short again."""
+        tail = committer.tail
+        while not tail.short and (owner := tail.oldest()) is not None:
+            flush = plan_flush(tail.of(owner))
+            for part in flush.parts():
+                await committer.submit(pages_step(owner.id, part))
+            (exists,) = await committer.submit(head_step(owner.id))
+            tail.flushed(owner, flush.sequence if exists else None)
+        while numbers := tail.unneeded():
+            await committer.submit(trim_step(numbers))
+            tail.trimmed(numbers)
+
+
+async def _all_groups(view: Shown) -> list[Timer]:
+    found: list[Timer] = []
+    low = prefix(KeyType.GROUP)
+    async for rows in view.store.scan(low, prefix_end(low)):
+        for key, _ in rows:
+            reader = open_key(key, KeyType.GROUP)
+            log_id = reader.u64_key("log id")
+            found.append(group_due(log_id, reader.terminated("name").decode(), 0))
+    return found
