@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.broker.commit import Committer
+from penstock.broker.commit import Committer, Opener
 from penstock.broker.keeping import Keeping
 from penstock.broker.lock import FolderLock
 from penstock.broker.streams import Streams
@@ -24,11 +24,13 @@ from penstock.store.port import Store
 
 
 class Broker:
-    def __init__(self, committer: Committer, streams: Streams, lock: FolderLock | None) -> None:
+    def __init__(
+        self, committer: Committer, streams: Streams, upkeep: Upkeep, lock: FolderLock | None
+    ) -> None:
         self.committer = committer
         self.streams = streams
+        self._upkeep = upkeep
         self._lock = lock
-        self._upkeep: Upkeep | None = None
 
     @classmethod
     async def open(
@@ -54,10 +56,20 @@ class Broker:
                 location, clock=clock, durability=durability, after=after, owner=owner
             )
 
+        try:
+            return await cls.start(opener, clock, deadline=deadline, lock=lock)
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
+
+    @classmethod
+    async def start(
+        cls, opener: Opener, clock: Clock, *, deadline: float, lock: FolderLock | None = None
+    ) -> Broker:
+        """The parts, wired. The simulator comes in here, with a store of its own."""
         cache = NodeCache()
         upkeep = Upkeep(clock)
-
-        waiters = Waiters()
 
         def opened() -> None:
             cache.clear()
@@ -77,26 +89,19 @@ class Broker:
             on_open=opened,
             on_states=changed,
         )
-        streams = Streams(committer, cache, waiters)
+        streams = Streams(committer, cache, Waiters())
         keeping = Keeping(committer, cache, upkeep.remind)
         upkeep.add(keeping.chores)
-        broker = cls(committer, streams, lock)
-        try:
-            await committer.open()
-        except BaseException:
-            if lock is not None:
-                lock.release()
-            raise
-        broker._upkeep = upkeep
+        broker = cls(committer, streams, upkeep, lock)
+        await committer.open()
         upkeep.start(committer)
         return broker
 
     # -- the end
 
     async def close(self) -> None:
-        if self._upkeep is not None:
-            await self._upkeep.stop()
         try:
+            await self._upkeep.stop()
             await self.committer.close()
         finally:
             if self._lock is not None:
