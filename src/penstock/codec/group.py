@@ -18,6 +18,8 @@ Contract     Page p holds the offsets p * PAGE_SLOTS + slot. An operation says a
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,7 @@ from penstock.codec.scalars import (
 from penstock.errors import CorruptError
 
 _VERSION = b"\x01"
+_ONE_RUN = struct.Struct("<IQI")
 
 PAGE_SLOTS = 1024
 #: How many offsets one list of an operation may name.
@@ -191,6 +194,9 @@ def decode_group_operation(data: bytes) -> GroupOperation:
 def _encode_runs(offsets: Offsets) -> bytes:
     if not len(offsets):
         return encode_u32(0, "runs")
+    if int(offsets[-1]) - int(offsets[0]) == len(offsets) - 1:  # one run: nearly always
+        first, length = int(offsets[0]), len(offsets)
+        return _ONE_RUN.pack(1, first, length)
     starts = np.concatenate(([0], np.flatnonzero(np.diff(offsets) != 1) + 1))
     lengths = np.diff(np.concatenate((starts, [len(offsets)])))
     return b"".join(

@@ -84,31 +84,36 @@ def row_of(page: Page) -> PageRow:
 
 def touched(operation: GroupOperation) -> list[int]:
     """Numbers of the pages that an operation changes."""
-    lists = (operation.removed, operation.again, operation.fresh)
-    found = np.concatenate([offsets // PAGE_SLOTS for offsets in lists])
-    numbers: list[int] = np.unique(found).tolist()
-    return numbers
+    found: set[int] = set()
+    for offsets in (operation.removed, operation.again, operation.fresh):
+        if len(offsets):
+            low, high = int(offsets[0]) // PAGE_SLOTS, int(offsets[-1]) // PAGE_SLOTS
+            # Nearly always they lie on one page or two.
+            found.update((low, high) if high - low < 2 else np.unique(offsets // PAGE_SLOTS))
+    return sorted(map(int, found))
 
 
 def applied(page: Page, operation: GroupOperation, sequence: int) -> Page:
     """The page after this operation."""
     retry, expire = page.retry.copy(), page.expire.copy()
     deliveries = page.deliveries.copy()
-    removed = _slots(page, operation.removed)
-    retry[removed] = 0
-    again = _slots(page, operation.again)
-    retry[again] = operation.retry_ms
-    deliveries[again] = np.minimum(deliveries[again].astype(np.int64) + 1, DELIVERIES_MAX)
-    fresh = _slots(page, operation.fresh)
-    retry[fresh] = operation.retry_ms
-    expire[fresh] = operation.expire_ms
-    deliveries[fresh] = 1
+    if len(operation.removed):
+        retry[_slots(page, operation.removed)] = 0
+    if len(operation.again):
+        again = _slots(page, operation.again)
+        retry[again] = operation.retry_ms
+        deliveries[again] = np.minimum(deliveries[again].astype(np.int64) + 1, DELIVERIES_MAX)
+    if len(operation.fresh):
+        fresh = _slots(page, operation.fresh)
+        retry[fresh] = operation.retry_ms
+        expire[fresh] = operation.expire_ms
+        deliveries[fresh] = 1
     return Page(page.number, sequence, retry, expire, deliveries)
 
 
 def _slots(page: Page, offsets: Offsets) -> Ints:
-    if not len(offsets):
-        return offsets
+    if page.first <= offsets[0] and offsets[-1] < page.first + PAGE_SLOTS:
+        return offsets - page.first
     low, high = np.searchsorted(offsets, (page.first, page.first + PAGE_SLOTS))
     return offsets[low:high] - page.first
 
@@ -157,15 +162,32 @@ class Index(msgspec.Struct, frozen=True):
 
     def replaced(self, pages: Mapping[int, Page]) -> Index:
         """The index with the lines of these pages as they are now."""
+        columns = [self.numbers, self.counts, self.lowest, self.retry, self.expire]
+        if len(pages) > 16:
+            return self._replaced_many(columns, pages)
+        columns = [column.copy() for column in columns]
+        for number in pages:
+            line = _line(pages[number])
+            at = int(columns[0].searchsorted(number))
+            known = at < len(columns[0]) and columns[0][at] == number
+            if known and line[1]:
+                for column, value in zip(columns, line, strict=True):
+                    column[at] = value
+            elif known:
+                columns = [np.delete(column, at) for column in columns]
+            elif line[1]:
+                columns = [
+                    np.insert(column, at, value)
+                    for column, value in zip(columns, line, strict=True)
+                ]
+        return Index(*columns)
+
+    def _replaced_many(self, columns: list[Ints], pages: Mapping[int, Page]) -> Index:
+        """The same in one go: lines one by one would be quadratic."""
         keep = ~np.isin(self.numbers, list(pages))
-        lines = [line for number in sorted(pages) if (line := _line(pages[number]))[1]]
+        lines = [line for page in pages.values() if (line := _line(page))[1]]
         new = np.array(lines, np.int64).reshape(-1, 5)
-        columns = [
-            np.concatenate((old[keep], new[:, i]))
-            for i, old in enumerate(
-                (self.numbers, self.counts, self.lowest, self.retry, self.expire)
-            )
-        ]
+        columns = [np.concatenate((old[keep], new[:, i])) for i, old in enumerate(columns)]
         order = np.argsort(columns[0], kind="stable")
         return Index(*(column[order] for column in columns))
 
