@@ -12,6 +12,8 @@ from rich.table import Table
 
 from penstock.cli.bench_append import CASES, AppendCase, AppendResult
 from penstock.cli.bench_log import LogResult, measure_log
+from penstock.cli.bench_peers import require_redis
+from penstock.cli.bench_stream import STREAM_CASES, StreamResult, measure_streams
 from penstock.cli.options import Folder, Json
 from penstock.cli.output import print_json, progress_bars, result_console
 from penstock.cli.payloads import Payload
@@ -58,6 +60,58 @@ def log(
         print_json(result)
     else:
         print_tables(result)
+
+
+@app.command(name="stream")
+def stream(
+    seconds: Annotated[float, typer.Option(min=0.1, help="For each side of each case.")] = 4.0,
+    turns: Annotated[int, typer.Option(min=1, help="How often both sides take turns.")] = 4,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Streams over RESP and in process, beside a redis-server that syncs every write.
+
+    Both run on loopback, in new folders inside the current one or --folder, which are removed
+    afterwards.
+    """
+    require_redis()
+    work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
+    try:
+        with progress_bars() as bars:
+            task = bars.add_task("bench stream", total=STREAM_CASES, note="")
+
+            def report(name: str) -> None:
+                bars.update(task, note=name)
+                bars.advance(task)
+
+            result = measure_streams(work, seconds=seconds, turns=turns, report=report)
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if as_json:
+        print_json(result)
+    else:
+        result_console().print(stream_table(result))
+
+
+def stream_table(result: StreamResult) -> Table:
+    table = Table(
+        title="Streams, 100 B entries, every write durable",
+        caption="redis: redis-server with appendfsync always, in the same run",
+    )
+    table.add_column("what")
+    for name in ("penstock", "redis", "ratio", "wanted"):
+        table.add_column(name, justify="right")
+    for case in result.cases:
+        form = "{:,.2f} {}" if case.unit == "ms" else "{:,.0f} {}"
+        table.add_row(
+            case.name,
+            form.format(case.ours, case.unit),
+            form.format(case.redis, case.unit),
+            f"{case.ratio:.2f}x",
+            f"{'at most' if case.lower else 'at least'} {case.target:g}x",
+            style=None if case.met else "red",
+        )
+    return table
 
 
 def describe(case: AppendCase) -> str:

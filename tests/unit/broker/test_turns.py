@@ -1,0 +1,157 @@
+"""Blocked readers of a group: their order, their places, what is never lost to them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock.broker.turns import Turns
+
+KEY = "group"
+
+
+class Entries:
+    """What there is to deliver; a reader takes up to its count."""
+
+    def __init__(self) -> None:
+        self.waiting: list[int] = []
+        self.asked: list[str] = []
+        self.idle = 0
+        self.turns = Turns(lambda key: len(self.waiting), self._idle)
+
+    def _idle(self, key: Any) -> None:
+        self.idle += 1
+
+    def put(self, *entries: int) -> None:
+        self.waiting += entries
+        self.turns.stir(KEY)
+
+    def reader(self, name: str, count: int = 1, seconds: float | None = None) -> asyncio.Task[Any]:
+        async def ask() -> list[int]:
+            self.asked.append(name)
+            taken, self.waiting = self.waiting[:count], self.waiting[count:]
+            return taken
+
+        return asyncio.create_task(self.turns.wait(KEY, ask, count, seconds))
+
+
+async def settle() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_readers_are_served_in_the_order_they_came() -> None:
+    entries = Entries()
+    readers = [entries.reader(name) for name in "abc"]
+    await settle()
+    assert entries.asked == [], "nobody is asked while there is nothing"
+    entries.put(1, 2)
+    await settle()
+    assert [reader.done() for reader in readers] == [True, True, False]
+    assert [readers[0].result(), readers[1].result()] == [[1], [2]]
+    assert entries.asked == ["a", "b"], "the third one could not be served: it is not asked"
+    entries.put(3)
+    assert await readers[2] == [3]
+    assert len(entries.turns) == 0
+
+
+async def test_who_was_served_goes_to_the_end() -> None:
+    entries = Entries()
+    first, second = entries.reader("a"), entries.reader("b")
+    await settle()
+    entries.put(1)
+    assert await first == [1]
+    again = entries.reader("a")
+    await settle()
+    entries.put(2)
+    assert await second == [2]
+    entries.put(3)
+    assert await again == [3]
+
+
+async def test_a_reader_that_comes_when_there_is_something_is_served_at_once() -> None:
+    entries = Entries()
+    entries.put(1)
+    assert await entries.reader("a") == [1]
+
+
+async def test_a_reader_whose_time_is_over_gets_nothing_and_leaves() -> None:
+    entries = Entries()
+    gone, waits = entries.reader("a", seconds=0.001), entries.reader("b")
+    assert await gone is None
+    entries.put(1)
+    assert await waits == [1]
+    assert entries.waiting == []
+
+
+async def test_what_was_found_while_the_time_ended_is_not_lost() -> None:
+    turns = Turns(lambda key: 1)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def ask() -> list[int]:
+        begun.set()
+        await go_on.wait()
+        return [1]
+
+    reader = asyncio.create_task(turns.wait(KEY, ask, 1, 0.001))
+    await begun.wait()
+    await asyncio.sleep(0.01)
+    assert not reader.done()
+    go_on.set()
+    assert await reader == [1]
+
+
+async def test_a_reader_whose_time_ended_while_it_found_nothing_leaves() -> None:
+    turns = Turns(lambda key: 1)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def ask() -> list[int]:
+        begun.set()
+        await go_on.wait()
+        return []
+
+    reader = asyncio.create_task(turns.wait(KEY, ask, 1, 0.001))
+    await begun.wait()
+    await asyncio.sleep(0.01)
+    go_on.set()
+    assert await reader is None
+    assert KEY not in turns
+
+
+async def test_a_reader_that_is_gone_does_not_keep_the_others_waiting() -> None:
+    entries = Entries()
+    gone, waits = entries.reader("a"), entries.reader("b")
+    await settle()
+    gone.cancel()
+    await settle()
+    entries.put(1)
+    assert await waits == [1]
+    assert entries.asked == ["b"]
+
+
+async def test_the_error_of_an_ask_is_its_readers_alone() -> None:
+    turns = Turns(lambda key: 2)
+
+    async def fails() -> list[int]:
+        raise ValueError("broken")
+
+    async def finds() -> list[int]:
+        return [1]
+
+    broken = asyncio.create_task(turns.wait(KEY, fails, 1, None))
+    works = asyncio.create_task(turns.wait(KEY, finds, 1, None))
+    with pytest.raises(ValueError, match="broken"):
+        await broken
+    assert await works == [1]
+
+
+async def test_those_that_still_wait_are_told_when_nothing_more_can_be_done() -> None:
+    entries = Entries()
+    reader = entries.reader("a")
+    await settle()
+    assert entries.idle == 1, "once per stir: this is where the alarm for the next retry is set"
+    entries.put(1)
+    await reader
+    assert entries.idle == 1
