@@ -241,6 +241,10 @@ class Committer:
     # -- writes
 
     async def submit(self, *steps: Step) -> list[Any]:
+        return await self.request(*steps)
+
+    def request(self, *steps: Step) -> asyncio.Future[list[Any]]:
+        """The same, without waiting: the place in the order is taken at once."""
         self._require_store()
         if len(self._waiting) >= WAITING_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
             raise UnavailableError(
@@ -253,7 +257,7 @@ class Committer:
         self._waiting_bytes += request.size
         if self._drain is None or self._drain.done():
             self._drain = loop.create_task(self._run())
-        return await request.reply
+        return request.reply
 
     def now_ms(self) -> int:
         assert self._ticker is not None, "open first"

@@ -19,6 +19,7 @@ from msgspec import UNSET, UnsetType
 from penstock.broker.answers import Found, FoundNodes, StreamInfo, stream_info
 from penstock.broker.commit import Committer, Shown
 from penstock.broker.groups import GroupRequests
+from penstock.broker.joint import Joints
 from penstock.broker.waiters import Waiters
 from penstock.codec.keys import Kind
 from penstock.codec.node import Body
@@ -28,6 +29,7 @@ from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, list_names, load_name, name_state_key, open_target
 from penstock.log.decision import StateKey
 from penstock.log.evict import evict_step, trim_step
+from penstock.log.joint import may_join
 from penstock.log.link import link_step
 from penstock.log.producer import Produced, answer_step, check_produced, produce_step
 from penstock.log.read import Message, messages, read_nodes, read_range, to_arrow
@@ -45,6 +47,7 @@ class Streams(GroupRequests):
     def __init__(self, committer: Committer, cache: NodeCache, waiters: Waiters) -> None:
         super().__init__(committer, cache)
         self._waiters = waiters
+        self._joints = Joints(committer)
 
     # -- writes
 
@@ -57,6 +60,8 @@ class Streams(GroupRequests):
         producer: bytes | None = None,
         sequence: int | None = None,
     ) -> range:
+        if backlog is None and producer is None and sequence is None and may_join(bodies):
+            return await self._joints.write(name, bodies[0])
         size = sum(len(body.stored) for body in bodies)
         if size > STAGE_BYTES_MAX and len(bodies) > 1:
             produced = check_produced(producer, sequence)

@@ -1,0 +1,80 @@
+"""Small writes that wait for the same tick are decided as one (log/joint.py).
+
+Contract     `write` gives a body the offsets that it would have got alone: bodies keep the order in
+             which they came, also against other requests. Until its tick decides it, a joint takes
+             in more; then the next one is begun. All of a joint are written or none, which nobody
+             can tell from having been alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import Any
+
+from penstock.broker.commit import Committer
+from penstock.codec.node import Body
+from penstock.log.append import append_step
+from penstock.log.batch import NODE_BYTES, NODE_ENTRIES
+from penstock.log.catalogue import LogName
+from penstock.log.decision import Decision, Now, Step, View
+from penstock.log.joint import join_bodies
+
+
+class Joint:
+    def __init__(self, name: LogName) -> None:
+        self._name = name
+        self._bodies: list[Body] = []
+        self._bytes = 0
+        self._entries = 0
+        self._decided = False
+        self.reply: asyncio.Future[list[Any]] | None = None
+
+    def takes(self, body: Body) -> bool:
+        return (
+            not self._decided
+            and self._entries + body.count <= NODE_ENTRIES
+            and self._bytes + body.raw_bytes <= NODE_BYTES
+        )
+
+    def add(self, body: Body) -> int:
+        """-> how many entries come before it"""
+        before = self._entries
+        self._bodies.append(body)
+        self._entries += body.count
+        self._bytes += body.raw_bytes
+        return before
+
+    def step(self) -> Step:
+        load = append_step(self._name, ()).load
+
+        def decide(view: View, now: Now) -> Decision:
+            self._decided = True
+            return append_step(self._name, [join_bodies(self._bodies)]).decide(view, now)
+
+        return Step(decide, load, size=NODE_BYTES // 4)
+
+
+class Joints:
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
+        self._open: dict[LogName, Joint] = {}
+
+    async def write(self, name: LogName, body: Body) -> range:
+        joint = self._open.get(name)
+        if joint is None or joint.reply is None or joint.reply.done() or not joint.takes(body):
+            joint = Joint(name)
+            joint.reply = self._committer.request(joint.step())
+            joint.reply.add_done_callback(partial(self._forget, name, joint))
+            self._open[name] = joint
+        at = joint.add(body)
+        assert joint.reply is not None
+        # Who gives up must not take the others along.
+        (offsets,) = await asyncio.shield(joint.reply)
+        return offsets[at : at + body.count]  # type: ignore[no-any-return]
+
+    def _forget(self, name: LogName, joint: Joint, reply: asyncio.Future[list[Any]]) -> None:
+        if self._open.get(name) is joint:
+            del self._open[name]
+        if not reply.cancelled():
+            reply.exception()  # everybody may have given up: then nobody looks at it
