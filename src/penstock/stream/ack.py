@@ -29,14 +29,14 @@ class Acks:
                 raise InvalidError(f"offset {start if start < 0 else end} cannot be acknowledged")
             if end < start:
                 raise InvalidError(f"range {start}-{end} ends before it starts")
-        singles = [start for start, end in pairs if start == end]
-        self.singles: Offsets = np.unique(np.array(singles, np.int64))
+        singles = sorted({start for start, end in pairs if start == end})
+        self.singles: Offsets = np.array(singles, np.int64)
         self.ranges = [(start, end + 1) for start, end in pairs if start != end]
 
     def pages(self, state: GroupState) -> list[int]:
         """Pages of the list that may hold some of them."""
-        named = np.unique(self.singles // PAGE_SLOTS)
-        found = set(named[np.isin(named, state.index.numbers)].tolist())
+        named = set((self.singles // PAGE_SLOTS).tolist())
+        found = {number for number in named if state.index.holds(number)}
         for low, high in self.ranges:
             found.update(state.index.between(low, high))
         return sorted(found)

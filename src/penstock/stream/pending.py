@@ -119,13 +119,30 @@ def _slots(page: Page, offsets: Offsets) -> Ints:
 
 
 class Index(msgspec.Struct, frozen=True):
-    """One line per page with pending entries, in the order of the pages."""
+    """One line per page with pending entries, in the order of the pages: its number, how many,
+    the lowest offset, the earliest retry, the earliest expiry."""
 
-    numbers: Ints
-    counts: Ints
-    lowest: Ints  # offset
-    retry: Ints  # the earliest
-    expire: Ints
+    lines: Ints
+
+    @property
+    def numbers(self) -> Ints:
+        return self.lines[:, 0]
+
+    @property
+    def counts(self) -> Ints:
+        return self.lines[:, 1]
+
+    @property
+    def lowest(self) -> Ints:
+        return self.lines[:, 2]
+
+    @property
+    def retry(self) -> Ints:
+        return self.lines[:, 3]
+
+    @property
+    def expire(self) -> Ints:
+        return self.lines[:, 4]
 
     @property
     def pending(self) -> int:
@@ -133,16 +150,16 @@ class Index(msgspec.Struct, frozen=True):
 
     @property
     def memory_bytes(self) -> int:
-        return 40 * len(self.numbers) + 500
+        return self.lines.nbytes + 500
 
     def first_pending(self) -> int | None:
-        return int(self.lowest[0]) if len(self.numbers) else None
+        return int(self.lowest[0]) if len(self.lines) else None
 
     def next_retry_ms(self) -> int:
-        return int(self.retry.min()) if len(self.numbers) else NEVER_MS
+        return int(self.retry.min()) if len(self.lines) else NEVER_MS
 
     def next_expire_ms(self) -> int:
-        return int(self.expire.min()) if len(self.numbers) else NEVER_MS
+        return int(self.expire.min()) if len(self.lines) else NEVER_MS
 
     def due(self, now_ms: int) -> list[int]:
         found: list[int] = self.numbers[self.retry <= now_ms].tolist()
@@ -160,40 +177,33 @@ class Index(msgspec.Struct, frozen=True):
         found: list[int] = self.numbers[start:stop].tolist()
         return found
 
+    def holds(self, number: int) -> bool:
+        at = self.numbers.searchsorted(number)
+        return bool(at < len(self.lines) and self.lines[at, 0] == number)
+
     def replaced(self, pages: Mapping[int, Page]) -> Index:
         """The index with the lines of these pages as they are now."""
-        columns = [self.numbers, self.counts, self.lowest, self.retry, self.expire]
         if len(pages) > 16:
-            return self._replaced_many(columns, pages)
-        columns = [column.copy() for column in columns]
-        for number in pages:
-            line = _line(pages[number])
-            at = int(columns[0].searchsorted(number))
-            known = at < len(columns[0]) and columns[0][at] == number
-            if known and line[1]:
-                for column, value in zip(columns, line, strict=True):
-                    column[at] = value
-            elif known:
-                columns = [np.delete(column, at) for column in columns]
-            elif line[1]:
-                columns = [
-                    np.insert(column, at, value)
-                    for column, value in zip(columns, line, strict=True)
-                ]
-        return Index(*columns)
+            return self._replaced_many(pages)
+        lines = self.lines
+        for number, page in pages.items():
+            line = _line(page)
+            at = int(lines[:, 0].searchsorted(number))
+            after = at + (at < len(lines) and lines[at, 0] == number)
+            between = np.array([line], np.int64) if line[1] else NO_LINES
+            lines = np.concatenate((lines[:at], between, lines[after:]))
+        return Index(lines)
 
-    def _replaced_many(self, columns: list[Ints], pages: Mapping[int, Page]) -> Index:
-        """The same in one go: lines one by one would be quadratic."""
-        keep = ~np.isin(self.numbers, list(pages))
-        lines = [line for page in pages.values() if (line := _line(page))[1]]
-        new = np.array(lines, np.int64).reshape(-1, 5)
-        columns = [np.concatenate((old[keep], new[:, i])) for i, old in enumerate(columns)]
-        order = np.argsort(columns[0], kind="stable")
-        return Index(*(column[order] for column in columns))
+    def _replaced_many(self, pages: Mapping[int, Page]) -> Index:
+        """The same in one go: one by one would be quadratic."""
+        kept = self.lines[~np.isin(self.numbers, list(pages))]
+        new = [line for page in pages.values() if (line := _line(page))[1]]
+        lines = np.concatenate((kept, np.array(new, np.int64).reshape(-1, 5)))
+        return Index(lines[np.argsort(lines[:, 0], kind="stable")])
 
 
-_NONE: Ints = np.zeros(0, np.int64)
-NO_PAGES = Index(_NONE, _NONE, _NONE, _NONE, _NONE)
+NO_LINES: Ints = np.zeros((0, 5), np.int64)
+NO_PAGES = Index(NO_LINES)
 
 
 def _line(page: Page) -> tuple[int, int, int, int, int]:
