@@ -23,14 +23,19 @@ from penstock.log.read import Message
 from penstock.log.state import LogState, state_key
 from penstock.stream.ack import ack_step
 from penstock.stream.deliver import MAX_PENDING, Delivered, Start, deliver_step
-from penstock.stream.group import GroupNameState, GroupState, group_name_key, group_state_key
+from penstock.stream.group import (
+    GroupNameState,
+    GroupState,
+    group_name_key,
+    group_state_key,
+    load_groups,
+)
 from penstock.stream.groups import (
     GroupInfo,
     Pending,
     create_step,
     destroy_step,
     info_step,
-    list_groups,
     pending_step,
     set_step,
 )
@@ -120,7 +125,7 @@ class GroupRequests:
     async def groups(self, name: LogName) -> list[GroupInfo]:
         async def query(view: Shown) -> list[bytes]:
             row = (await load_name(view, name)).row
-            return [] if row is None else [g for g, _ in await list_groups(view.store, row.id)]
+            return [] if row is None else list((await load_groups(view, row.id)).rows)
 
         names = await self._committer.read(query)
         return await self._committer.submit(*(info_step(name, group) for group in names))

@@ -38,7 +38,7 @@ from penstock.log.state import LogState, state_key
 from penstock.stream.config import configure_step
 from penstock.stream.delete import delete_step
 from penstock.stream.glob import compile_glob
-from penstock.stream.groups import list_groups
+from penstock.stream.group import load_groups
 
 R = TypeVar("R")
 
@@ -184,7 +184,7 @@ class Streams(GroupRequests):
     async def info(self, name: LogName) -> StreamInfo:
         async def query(view: Shown) -> StreamInfo:
             info, state, _ = await self._open(view, name)
-            groups = await list_groups(view.store, state.log_id)
+            groups = (await load_groups(view, state.log_id)).rows if state.log_id else {}
             return msgspec.structs.replace(info, groups=len(groups))
 
         return await self._committer.read(query)

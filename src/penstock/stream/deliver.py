@@ -61,7 +61,9 @@ from penstock.stream.group import (
     group_name_key,
     group_state_key,
     load_group,
+    load_groups,
     load_page,
+    with_group,
 )
 from penstock.stream.pending import Page, empty_page
 from penstock.stream.timers import group_due
@@ -140,13 +142,17 @@ def deliver_step(
             return
         if state is None:
             await load_ids(view, Ids.NAMED)
-            await _see_new(view, seen, log, start_offset(log, start), count, cache)
+            await load_groups(view, log_id)
+            room = _room(count, retry_ms, pending=0, max_pending=MAX_PENDING)
+            await _see_new(view, seen, log, start_offset(log, start), room, cache)
             return
         await _see_pending(view, seen, state, log, count, cache)
         pending = state.pending - len(seen.expired) - len(seen.evicted) - len(seen.compacted)
         if retry_ms is None:
             pending -= len(seen.due)
-        room = min(count - len(seen.due), state.row.max_pending - pending)
+        room = _room(
+            count - len(seen.due), retry_ms, pending=pending, max_pending=state.row.max_pending
+        )
         await _see_new(view, seen, log, state.head.next, room, cache)
         if state.row.dead and len(seen.expired):
             seen.dead = await _read_offsets(view, log, seen.expired, cache)
@@ -185,6 +191,13 @@ def deliver_step(
     return Step(decide, load)
 
 
+def _room(count: int, retry_ms: int | None, *, pending: int, max_pending: int) -> int:
+    """How many new entries may be delivered. Without a retry time none of them will be pending."""
+    if pending >= max_pending:
+        return 0
+    return count if retry_ms is None else min(count, max_pending - pending)
+
+
 def start_offset(log: LogState, start: Start) -> int:
     match start:
         case "first":
@@ -208,6 +221,7 @@ def make_group(
     rows[head_key(group_id)] = encode_head(head)
     states[group_name_key(log.log_id, name)] = GroupNameState(row)
     states[group_state_key(group_id)] = state
+    states |= with_group(view, log.log_id, name, row)
     return state, rows, states
 
 
@@ -235,8 +249,9 @@ def _deliver(
             next=seen.next,
             expired=head.expired + len(seen.expired),
             skipped=head.skipped + seen.skipped + len(seen.evicted) + len(seen.compacted),
-            retry_ms=0 if retry_ms is None else now.ms + retry_ms,
-            expire_ms=NEVER_MS if expire_ms is None else now.ms + expire_ms,
+            # Never 0, which is "not pending", and never so late that it cannot be stored.
+            retry_ms=0 if retry_ms is None else min(now.ms + retry_ms, NEVER_MS - 1),
+            expire_ms=NEVER_MS if expire_ms is None else min(now.ms + expire_ms, NEVER_MS),
             removed=removed,
             again=NO_OFFSETS if retry_ms is None else due,
             fresh=NO_OFFSETS if retry_ms is None else _offsets(seen.new),
@@ -284,16 +299,20 @@ async def _see_pending(
     for number in state.index.between(0, log.first)[:CLEARED_PAGES]:
         evicted = (await page(number)).between(0, log.first)
         seen.evicted = np.concatenate((seen.evicted, np.setdiff1d(evicted, seen.expired)))
-    wanted = count
+    wanted, misses = count, 0
     due = NO_OFFSETS
     for number in state.index.due(now_ms):
-        if wanted <= 0:
+        # A page that is due only with what expired or was evicted is cleared in its turn; so many
+        # of them may be there that not all can be looked at.
+        if wanted <= 0 or misses:
             break
+        known = number in seen.pages
         found = (await page(number)).due(now_ms)
         found = found[found >= log.first]
         found = np.setdiff1d(found, (await page(number)).expired(now_ms))[:wanted]
         due = np.concatenate((due, found))
         wanted -= len(found)
+        misses += not known and not len(found)
     if len(due):
         living = await _read_offsets(view, log, due, cache)
         seen.due, cut = _within_bytes(living)

@@ -30,6 +30,7 @@ from penstock.codec.group import (
 from penstock.codec.keys import (
     KeyType,
     group_key,
+    groups_prefix,
     head_key,
     open_key,
     page_key,
@@ -38,8 +39,9 @@ from penstock.codec.keys import (
 )
 from penstock.codec.operations import Operation, Owner, PagedView
 from penstock.errors import CorruptError
-from penstock.log.catalogue import States
+from penstock.log.catalogue import Shows, States
 from penstock.log.decision import StateKey, View
+from penstock.store.port import Store
 from penstock.stream.pending import NO_PAGES, Index, Page, applied, empty_page, page_of, touched
 
 
@@ -107,6 +109,54 @@ async def load_group(view: View, log_id: int, name: bytes) -> GroupState | None:
         state = await _read_group(view, known.row)
         view.keep(group_state_key(known.row.id), state)
     return state
+
+
+class GroupsState(msgspec.Struct, frozen=True):
+    """All groups of a log: what deleting it must find, those of the same tick included."""
+
+    rows: dict[bytes, GroupRow]
+
+
+def groups_state_key(log_id: int) -> StateKey:
+    return ("groups", log_id)
+
+
+async def load_groups(view: View, log_id: int) -> GroupsState:
+    """For `load`: have the list of the log's groups in memory."""
+    known: GroupsState | None = view.state(groups_state_key(log_id))
+    if known is None:
+        known = GroupsState(await list_groups(view.store, log_id))
+        view.keep(groups_state_key(log_id), known)
+    return known
+
+
+async def list_groups(store: Store, log_id: int) -> dict[bytes, GroupRow]:
+    """The groups of a log in the rows, in the order of their names."""
+    low = groups_prefix(log_id)
+    found: dict[bytes, GroupRow] = {}
+    async for rows in store.scan(low, prefix_end(low)):
+        for key, value in rows:
+            reader = open_key(key, KeyType.GROUP)
+            reader.u64_key("log id")
+            name = reader.terminated("name")
+            reader.end()
+            found[name] = decode_group(value, f"group {name!r} of log {log_id}")
+    return found
+
+
+def find_groups(view: Shows, log_id: int) -> dict[bytes, GroupRow]:
+    """For `decide`: the log's groups as this tick sees them."""
+    known: GroupsState | None = view.state(groups_state_key(log_id))
+    # A log that this tick made has no list yet.
+    return {} if known is None else known.rows
+
+
+def with_group(view: Shows, log_id: int, name: bytes, row: GroupRow | None) -> States:
+    """The list of the log's groups with this one added, or taken away."""
+    rows = {key: value for key, value in find_groups(view, log_id).items() if key != name}
+    if row is not None:
+        rows[name] = row
+    return {groups_state_key(log_id): GroupsState(dict(sorted(rows.items())))}
 
 
 def find_group(view: View, log_id: int, name: bytes) -> GroupState | None:

@@ -13,16 +13,8 @@ import msgspec
 import numpy as np
 
 from penstock.codec.garbage import encode_garbage
-from penstock.codec.group import NO_OFFSETS, OFFSET_MAX, GroupRow, decode_group
-from penstock.codec.keys import (
-    KeyType,
-    garbage_key,
-    group_key,
-    groups_prefix,
-    open_key,
-    pages_prefix,
-    prefix_end,
-)
+from penstock.codec.group import NO_OFFSETS, OFFSET_MAX, GroupRow
+from penstock.codec.keys import garbage_key, group_key, pages_prefix, prefix_end
 from penstock.codec.scalars import I64_MAX, NEVER_MS
 from penstock.errors import ConflictError, InvalidError, NotFoundError
 from penstock.log.catalogue import (
@@ -36,7 +28,6 @@ from penstock.log.decision import Decision, Now, Step, View
 from penstock.log.overlay import Overlay
 from penstock.log.place import Rows
 from penstock.log.timers import garbage_due
-from penstock.store.port import Store
 from penstock.stream.ack import remove
 from penstock.stream.deliver import MAX_PENDING, Start, check_start, make_group, start_offset
 from penstock.stream.group import (
@@ -46,7 +37,9 @@ from penstock.stream.group import (
     group_name_key,
     group_state_key,
     load_group,
+    load_groups,
     load_page,
+    with_group,
 )
 from penstock.stream.pending import Page
 
@@ -88,6 +81,7 @@ def create_step(
         log_id = await load_target(view, target, make=True)
         if log_id is not None:
             await load_group(view, log_id, group)
+            await load_groups(view, log_id)
 
     def decide(view: View, now: Now) -> Decision:
         shown = Overlay(view)
@@ -144,6 +138,7 @@ def destroy_step(target: LogName, group: bytes) -> Step:
         log_id = await load_target(view, target)
         if log_id is not None:
             await load_group(view, log_id, group)
+            await load_groups(view, log_id)
 
     def decide(view: View, now: Now) -> Decision:
         log = find_target(view, target)
@@ -151,6 +146,7 @@ def destroy_step(target: LogName, group: bytes) -> Step:
         if log is None or state is None:
             return Decision(reply=False)
         rows, states = forget_group(log.log_id, group, state.row)
+        states |= with_group(view, log.log_id, group, None)
         return Decision(reply=True, writes=rows, states=states, timers=(garbage_due(now.ms),))
 
     return Step(decide, load)
@@ -237,17 +233,3 @@ def pending_step(target: LogName, group: bytes, start: int, count: int) -> Step:
         return Decision(reply=found)
 
     return Step(decide, load)
-
-
-async def list_groups(store: Store, log_id: int) -> list[tuple[bytes, GroupRow]]:
-    """The groups of a log, by name."""
-    low = groups_prefix(log_id)
-    found: list[tuple[bytes, GroupRow]] = []
-    async for rows in store.scan(low, prefix_end(low)):
-        for key, value in rows:
-            reader = open_key(key, KeyType.GROUP)
-            reader.u64_key("log id")
-            name = reader.terminated("name")
-            reader.end()
-            found.append((name, decode_group(value, f"group {name!r} of log {log_id}")))
-    return found
