@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from penstock.cli import bench, check, demo
+from penstock.cli import bench, check, demo, serve
 from penstock.cli.output import print_error, print_penstock_error
 from penstock.errors import (
     ConflictError,
@@ -48,6 +48,7 @@ app = typer.Typer(
 app.add_typer(bench.app, name="bench")
 app.command(name="check")(check.check)
 app.command(name="demo")(demo.demo)
+app.command(name="serve")(serve.serve)
 
 
 def show_version(wanted: bool) -> None:

@@ -51,7 +51,9 @@ _LONG_BYTES = 256 << 10
 #: bulk of at least 10 MB; and what every such line ends with, which is found four times as fast.
 _SUSPICIOUS = re.compile(rb"(?:[*~%>|]\d{6,}|\$\d{8,})\r\n")
 _LONG_NUMBER = re.compile(rb"\n(?<=\d{6}\r\n)")
-#: So much of the chunk before is looked at again, for a header that was cut in two.
+#: Chunks below this are put together.
+_CHUNK_BYTES = 4096
+#: So much of the chunks before is looked at again, for a header that was cut in two.
 _OVERLAP = 24
 
 
@@ -62,19 +64,26 @@ class _BrokenError(Exception):
 class _Bulky:
     """A long array on its way through hiredis. The chunks are kept: the walk may need them."""
 
-    __slots__ = ("chunks", "reader", "size", "suspicious")
+    __slots__ = ("chunks", "feeds", "reader", "size", "suspicious", "tail")
 
     def __init__(self) -> None:
         self.reader = hiredis.Reader()
         self.chunks: list[bytes] = []
+        self.tail = b""  # the last bytes of all chunks so far
+        self.feeds = 0
         self.size = 0
         self.suspicious = False
 
     def feed(self, chunk: bytes) -> tuple[list[bytes], bytes] | None:
         """-> the arguments and what follows them, once they are there."""
-        seam = self.chunks[-1][-_OVERLAP:] + chunk[:_OVERLAP] if self.chunks else b""
-        self.chunks.append(chunk)
+        seam = self.tail + chunk[:_OVERLAP]
+        self.tail = (self.tail + chunk)[-_OVERLAP:] if len(chunk) < _OVERLAP else chunk[-_OVERLAP:]
+        if self.chunks and len(self.chunks[-1]) < _CHUNK_BYTES:
+            self.chunks[-1] += chunk  # an object per byte would cost forty times the bytes
+        else:
+            self.chunks.append(chunk)
         self.size += len(chunk)
+        self.feeds += 1
         self.suspicious = self.suspicious or _is_suspicious(chunk) or _is_suspicious(seam)
         if self.suspicious:
             return None
@@ -95,7 +104,7 @@ class _Bulky:
         if not self.reader.has_data():
             return b""
         reader = self.reader
-        if len(self.chunks) > 1:
+        if self.feeds > 1:
             # The length of the buffer is what was left over only if it was just cut, and that
             # happens after 1024 bytes at once. Pipelines of long arrays pay for parsing twice.
             reader = hiredis.Reader()

@@ -1,0 +1,256 @@
+"""`penstock serve`: the broker of a location, for clients that speak RESP.
+
+Contract     Opens the location as its one writer, listens, prints one line (or one JSON object)
+             when it is ready, and serves until SIGTERM or SIGINT, or until nobody was connected for
+             `--idle-exit` seconds. It ends in order: commands in flight are answered, the store is
+             closed, exit 0.
+Safety       Loopback by default. An address that others can reach needs a password, from a file or
+             the environment: on the command line every user of the machine could read it.
+Not here     the protocol and its limits (server/).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ipaddress
+import os
+import resource
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+import uvloop
+
+from penstock.broker.broker import Broker
+from penstock.broker.commit import DEADLINE_SECONDS
+from penstock.cli.options import LOCATION_DEFAULT, Json
+from penstock.client.host import serve_folder
+from penstock.clock import Clock, SystemClock
+from penstock.errors import FencedError, InvalidError, UnavailableError
+from penstock.server.serve import Server
+from penstock.store.location import folder_of
+
+RESP_DEFAULT = "127.0.0.1:7379"
+#: How often `--idle-exit` looks.
+IDLE_LOOK_SECONDS = 0.25
+
+
+class Ready(msgspec.Struct, frozen=True):
+    """What `--json` prints when clients may come."""
+
+    location: str
+    host: str | None  # None: not on TCP
+    port: int | None
+    pid: int
+
+
+Address = tuple[str, int]
+
+
+def serve(
+    location: Annotated[
+        str,
+        typer.Argument(
+            envvar="PENSTOCK_LOCATION",
+            metavar="[LOCATION]",
+            help="A folder, s3://bucket/prefix, or memory://.",
+        ),
+    ] = LOCATION_DEFAULT,
+    resp: Annotated[
+        str, typer.Option("--resp", metavar="HOST:PORT", help="Where to listen; none for nowhere.")
+    ] = RESP_DEFAULT,
+    idle_exit: Annotated[
+        float | None,
+        typer.Option("--idle-exit", metavar="S", help="End after S seconds without a client."),
+    ] = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--password-file", metavar="F", help="Clients must give what the first line says."
+        ),
+    ] = None,
+    password: Annotated[
+        str | None,
+        typer.Option(
+            "--password",
+            envvar="PENSTOCK_PASSWORD",
+            show_envvar=True,
+            help="The same, for all to see; better in the environment or a file.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Serve a location to redis-cli, redis-py and whatever else speaks RESP."""
+    address = parse_address(resp)
+    if password_file is not None:
+        password = read_password(password_file)
+    elif password is not None and not password:
+        raise InvalidError("the password is empty", hint="leave it out, or choose one")
+    if idle_exit is not None and not idle_exit >= 0:
+        raise InvalidError(f"--idle-exit is at least 0, not {idle_exit}")
+    if address is not None and password is None:
+        require_loopback(address[0])
+    raise_file_limit()
+    uvloop.run(run(location, address, password=password, idle_exit=idle_exit, as_json=as_json))
+
+
+def parse_address(text: str) -> Address | None:
+    """HOST:PORT, [IPV6]:PORT, or none."""
+    if text == "none":
+        return None
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise InvalidError(f"'{text}' is not an address", hint=f"HOST:PORT, such as {RESP_DEFAULT}")
+    return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
+
+
+def require_loopback(host: str) -> None:
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_loopback:
+            return
+    if host == "localhost":
+        return
+    raise InvalidError(
+        f"{host} can be reached from other machines, and there is no password",
+        hint="give --password-file or PENSTOCK_PASSWORD, or listen on 127.0.0.1",
+    )
+
+
+def read_password(file: Path) -> str:
+    try:
+        password = file.read_text().partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"the password file cannot be read: {error}") from None
+    if not password:
+        raise InvalidError(f"{file} has no password in its first line")
+    return password
+
+
+def raise_file_limit() -> None:
+    """A connection is an open file, and the usual limit of 1024 is soon reached."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+async def run(
+    location: str,
+    address: Address | None,
+    *,
+    password: str | None,
+    idle_exit: float | None,
+    as_json: bool,
+    clock: Clock | None = None,
+) -> None:
+    clock = clock or SystemClock()
+    with signals() as stop:
+        seat = await take_seat(location, clock, on_fenced=stop.set)
+        try:
+            server = Server(seat.broker, password=password, clock=clock)
+            try:
+                port = await listen(server, address)
+                announce(location, address and (address[0], port or 0), as_json=as_json)
+                await until_told(stop, Doors([server, *seat.servers]), idle_exit, clock)
+            finally:
+                await server.close()
+        finally:
+            await seat.close()
+        if seat.fenced():
+            raise FencedError(f"{location}: another process took over")
+
+
+class Seat(msgspec.Struct, frozen=True):
+    """The broker of the location, and the server of the folder's socket where there is one."""
+
+    broker: Broker
+    servers: list[Server]
+    close: Callable[[], Awaitable[None]]
+    fenced: Callable[[], bool]
+
+
+async def take_seat(location: str, clock: Clock, *, on_fenced: Callable[[], None]) -> Seat:
+    """A folder has an election, in which processes that open it take part too (client/)."""
+    folder = folder_of(location)
+    if folder is None:
+        broker = await Broker.open(location, deadline=DEADLINE_SECONDS, clock=clock)
+        return Seat(broker, [], broker.close, lambda: False)
+    host = await serve_folder(folder, clock=clock, deadline=DEADLINE_SECONDS, on_fenced=on_fenced)
+    return Seat(host.broker, [host.server], host.close, lambda: host.fenced)
+
+
+class Doors:
+    """Several servers of one broker: idle when all of them are."""
+
+    def __init__(self, servers: list[Server]) -> None:
+        self._servers = servers
+
+    @property
+    def connections(self) -> int:
+        return sum(server.connections for server in self._servers)
+
+    @property
+    def idle_seconds(self) -> float:
+        return min(server.idle_seconds for server in self._servers)
+
+
+async def listen(server: Server, address: Address | None) -> int | None:
+    if address is None:
+        return None
+    try:
+        return await server.listen_tcp(*address)
+    except OSError as error:
+        raise UnavailableError(
+            f"cannot listen on {address[0]}:{address[1]}: {error}",
+            hint="is another server running? choose another --resp",
+        ) from None
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[asyncio.Event]:
+    """From here on SIGTERM and SIGINT are a wish, so that an opening store is closed as well."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    try:
+        yield stop
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+
+
+async def until_told(
+    stop: asyncio.Event, server: Server | Doors, idle_exit: float | None, clock: Clock
+) -> None:
+    if idle_exit is None:
+        await stop.wait()
+        return
+    while not stop.is_set() and server.idle_seconds < idle_exit:
+        # The last look is taken when the time is up, not a look later.
+        left = idle_exit - server.idle_seconds if not server.connections else IDLE_LOOK_SECONDS
+        waiting = asyncio.ensure_future(stop.wait())
+        sleeping = asyncio.ensure_future(clock.sleep(min(left, IDLE_LOOK_SECONDS)))
+        await asyncio.wait((waiting, sleeping), return_when=asyncio.FIRST_COMPLETED)
+        for task in (waiting, sleeping):
+            task.cancel()
+        await asyncio.gather(waiting, sleeping, return_exceptions=True)
+
+
+def announce(location: str, address: Address | None, *, as_json: bool) -> None:
+    if as_json:
+        host, port = address or (None, None)
+        ready = Ready(location, host, port, os.getpid())
+        line = msgspec.json.encode(ready).decode()
+    elif address is None:
+        line = f"penstock serves {location}"
+    else:
+        host = f"[{address[0]}]" if ":" in address[0] else address[0]
+        line = f"penstock serves {location} on {host}:{address[1]} (RESP)"
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()  # whoever started us waits for this line

@@ -1,0 +1,487 @@
+"""One RESP connection: requests in, replies out, in order; and what it may cost everybody else.
+
+Contract     Requests take effect and are answered in the order in which they came. Small writes
+             that came together are submitted together, so that a pipeline shares a commit; whatever
+             else comes waits for what was before it. What was received before the client went away
+             still happens, as with Redis, up to a read that would block.
+Bounds       Reading pauses while too much waits; a client that does not read its replies gets no
+             more of them, and in the end is cut; one whose unfinished requests are too large is
+             cut. An idle connection is this object, its parser and its transport: no task, no
+             buffer, no timer.
+Errors       A PenstockError is a reply. Anything else is a bug: it is logged with its traceback,
+             answered with `-ERR internal error`, and the connection and the server go on.
+Not here     what commands do (housekeeping.py, streams.py), listening (server/serve.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from typing import TYPE_CHECKING, Literal, cast
+
+import msgspec
+
+from penstock.codec.resp import STRANGER, Parser, error
+from penstock.errors import PenstockError
+from penstock.server.resp import housekeeping, streams
+from penstock.server.resp.commands import COMMANDS, Command
+from penstock.server.resp.errors import INTERNAL, encode_error, unknown_command
+from penstock.server.resp.grammar import PARSERS, Read, ReadGroup, Request
+
+if TYPE_CHECKING:
+    from penstock.server.serve import Server
+
+_log = logging.getLogger("penstock")
+
+#: Commands that are answered at once come in turns of this many, so that others have theirs.
+TURN = 256
+#: Writes that came together are submitted together up to this many, and up to this size, far
+#: below what would be staged in several commits: then order is the order of submitting.
+TOGETHER = 1000
+TOGETHER_BYTES = 1 << 20
+
+NOAUTH = error("NOAUTH", "Authentication required.")
+UNBLOCKED = error("UNBLOCKED", "client unblocked via CLIENT UNBLOCK")
+
+#: By the bytes that clients send; a dictionary of a few spellings spares upper and decode.
+_BY_WORD: dict[bytes, Command] = {
+    spelt.encode(): command
+    for command in COMMANDS.values()
+    for spelt in (command.name, command.name.lower(), command.name.capitalize())
+}
+
+ReplyMode = Literal["on", "off", "skip", "skip next"]
+
+
+def find_command(word: bytes) -> Command | None:
+    return _BY_WORD.get(word) or COMMANDS.get(word.upper().decode("latin-1"))
+
+
+class Connection(asyncio.Protocol):
+    __slots__ = (
+        "_blocked",
+        "_choked",
+        "_ended",
+        "_held",
+        "_lost",
+        "_parser",
+        "_paused",
+        "_queue",
+        "_queue_bytes",
+        "_task",
+        "_unblocked",
+        "_watch",
+        "authenticated",
+        "closing",
+        "id",
+        "last_at",
+        "last_command",
+        "library",
+        "name",
+        "protocol",
+        "reply_mode",
+        "server",
+        "since",
+        "transport",
+    )
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.id = server.next_id()
+        self.transport: asyncio.Transport | None = None
+        self.protocol = 2
+        self.name = ""
+        self.library = ("", "")  # name and version, as CLIENT SETINFO told them
+        self.authenticated = not server.password
+        self.reply_mode: ReplyMode = "on"
+        self.closing = False  # nothing more is read; what is in flight is answered
+        self.since = self.last_at = server.clock.monotonic()
+        self.last_command = ""
+        self._parser = Parser(server.limits.request if self.authenticated else STRANGER)
+        self._queue: deque[list[bytes]] | None = None  # None: nothing waits
+        self._queue_bytes = 0  # received since the queue was empty
+        self._task: asyncio.Task[None] | None = None  # while something is awaited
+        self._blocked: asyncio.Task[bytes] | None = None  # while that is a read that waits
+        self._unblocked: Literal["", "timeout", "error"] = ""
+        self._paused = False  # reading is
+        self._choked = False  # writing is
+        self._watch: asyncio.TimerHandle | None = None  # while writing is paused
+        self._held = 0  # bytes of an unfinished request, as told to the server
+        self._ended = False  # the client sends nothing more
+        self._lost = False  # and reads nothing more
+
+    # -- what others ask
+
+    @property
+    def busy(self) -> bool:
+        return self._task is not None or bool(self._queue)
+
+    @property
+    def blocked(self) -> bool:
+        return self._blocked is not None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue or ())
+
+    def authenticate(self) -> None:
+        self.authenticated = True
+        self._parser.limits = self.server.limits.request
+
+    def forget_authentication(self) -> None:
+        self.authenticated = not self.server.password
+        if not self.authenticated:
+            self._parser.limits = STRANGER
+
+    def unblock(self, how: Literal["timeout", "error"]) -> bool:
+        if self._blocked is None:
+            return False
+        self._unblocked = how
+        self._blocked.cancel()
+        return True
+
+    def shut(self) -> None:
+        """Read nothing more; close once what is in flight is answered. A blocked read is not."""
+        self.closing = True
+        if self._queue is not None:
+            self._queue.clear()
+        if self._blocked is not None:
+            self._blocked.cancel()
+        if self._task is None and self.transport is not None:
+            self.transport.close()
+
+    def cut(self) -> None:
+        """End it now, whatever is unread."""
+        self.closing = True
+        if self.transport is not None:
+            self.transport.abort()
+
+    # -- what the transport tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+        limits = self.server.limits
+        self.transport.set_write_buffer_limits(high=min(limits.unread_bytes, limits.output_bytes))
+        if not self.server.admit(self):
+            self.transport.write(error("ERR", "max number of clients reached"))
+            self.transport.close()
+            self.closing = True
+
+    def data_received(self, data: bytes) -> None:
+        if self.closing:
+            return
+        parser = self._parser
+        requests = parser.feed(data)
+        if (self._held or parser.held_bytes) and not self._account():
+            return
+        if requests:
+            if self._queue:
+                self._queue.extend(requests)
+            else:
+                self._queue = deque(requests)
+        if self._task is None and not self._choked:
+            self._advance()
+        if self._queue:
+            self._queue_bytes += len(data)
+            self._throttle()
+
+    def eof_received(self) -> bool:
+        self._ended = True
+        if self._blocked is not None:
+            self._blocked.cancel()
+            return False
+        # What was received is still done and answered: `printf … | nc` waits for that.
+        return self.busy and not self.closing
+
+    def connection_lost(self, reason: Exception | None) -> None:
+        self._lost = self._ended = self.closing = True
+        self.server.dismiss(self, self._held)
+        self._held = 0
+        self._choked = False
+        self._unwatch()
+        if self._blocked is not None:
+            self._blocked.cancel()
+        elif self._task is None and self._queue:
+            self._advance()
+
+    def pause_writing(self) -> None:
+        self._choked = True
+        self._watch_unread()
+
+    def resume_writing(self) -> None:
+        self._choked = False
+        self._unwatch()
+        if self._task is None and not self._lost:
+            self._advance()
+
+    # -- bounds
+
+    def _account(self) -> bool:
+        """Tell the server what is held for an unfinished request. -> whether it may stay"""
+        held = self._parser.held_bytes
+        fits = self.server.hold(held - self._held)
+        self._held = held
+        if not fits:
+            self._write(error("ERR", "too many bytes of unfinished requests"))
+            self.server.counts.cut_unfinished += 1
+            self._parser = Parser(STRANGER)  # lets go of them now
+            self.shut()
+        return fits
+
+    def _throttle(self) -> None:
+        limits = self.server.limits
+        if self.transport is None or self._queue is None:
+            return
+        if self._blocked is not None:
+            if self._queue_bytes > limits.blocked_bytes:
+                self.server.counts.cut_waiting += 1
+                self.cut()
+        elif not self._paused and (
+            self._queue_bytes > limits.waiting_bytes or len(self._queue) > limits.waiting_requests
+        ):
+            self._paused = True
+            self.transport.pause_reading()
+
+    def _drained(self) -> None:
+        """Nothing waits any more."""
+        self._queue = None
+        self._queue_bytes = 0
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        if self._paused:
+            self._paused = False
+            if self.transport is not None and not self.closing:
+                self.transport.resume_reading()
+
+    def _watch_unread(self) -> None:
+        assert self.transport is not None
+        unread = self.transport.get_write_buffer_size()
+        self._watch = asyncio.get_running_loop().call_later(
+            self.server.limits.unread_seconds, self._still_unread, unread
+        )
+
+    def _unwatch(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+            self._watch = None
+
+    def _still_unread(self, before: int) -> None:
+        assert self.transport is not None
+        if self.transport.get_write_buffer_size() >= before:
+            self.server.counts.cut_unread += 1
+            self.cut()
+        else:
+            self._watch_unread()
+
+    def _send(self, reply: bytes) -> None:
+        if self.reply_mode == "on" or self._wanted():
+            self._write(reply)
+
+    def _write(self, reply: bytes) -> None:
+        if self._lost or self.transport is None:
+            return
+        unread = self.transport.get_write_buffer_size()
+        if unread and unread + len(reply) > self.server.limits.output_bytes:
+            self.server.counts.cut_unread += 1
+            self.cut()
+            return
+        self.transport.write(reply)
+
+    def _wanted(self) -> bool:
+        """CLIENT REPLY: OFF swallows all, SKIP its own reply and the next one."""
+        if self.reply_mode == "skip":
+            self.reply_mode = "skip next"
+        elif self.reply_mode == "skip next":
+            self.reply_mode = "on"
+        return False
+
+    # -- requests
+
+    def _advance(self) -> None:
+        """Answer what can be answered at once; begin a task for the first that cannot."""
+        queue, turn = self._queue, TURN
+        replies: list[bytes] = []
+        while queue and not self._choked and not (self.closing and not self._lost):
+            words = queue.popleft()
+            command = find_command(words[0])
+            if command is None or command.name not in PARSERS:
+                self._append(replies, self._answer(command, words))
+                turn -= 1
+                if not turn and queue:
+                    asyncio.get_running_loop().call_soon(self._next_turn)
+                    break
+                continue
+            self._flush(replies)
+            self._task = asyncio.get_running_loop().create_task(self._work(command, words))
+            return
+        self._flush(replies)
+        if not queue or self.closing:
+            self._drained()
+            self._finish()
+
+    def _next_turn(self) -> None:
+        if self._task is None:
+            self._advance()
+
+    def _append(self, replies: list[bytes], reply: bytes) -> None:
+        if self.reply_mode == "on" or self._wanted():
+            replies.append(reply)
+
+    def _flush(self, replies: list[bytes]) -> None:
+        if replies:
+            self._write(replies[0] if len(replies) == 1 else b"".join(replies))
+            replies.clear()
+
+    def _finish(self) -> None:
+        """With nothing in flight: say what was wrong, and close where it is time to."""
+        if self.transport is None or self._lost:
+            return
+        if self._parser.error is not None and not self.closing:
+            self.server.counts.protocol_errors += 1
+            self._write(error("ERR", f"Protocol error: {self._parser.error}"))
+            self.closing = True
+        if self.closing or self._ended:
+            self.transport.close()
+
+    def _answer(self, command: Command | None, words: list[bytes]) -> bytes:
+        """Commands that wait for nothing, and those that do not exist."""
+        if self._lost:
+            return b""
+        self.last_at = self.server.clock.monotonic()
+        counts = self.server.counts
+        counts.commands += 1
+        if not self.authenticated and (command is None or "no_auth" not in command.flags):
+            return NOAUTH
+        if command is None:
+            return unknown_command(words)
+        self.last_command = command.name
+        try:
+            command.check_arity(len(words))
+            return housekeeping.HANDLERS[command.name](self, words)
+        except PenstockError as failure:
+            return encode_error(failure)
+        except Exception:
+            _log.exception("%s failed", command.name)
+            counts.internal_errors += 1
+            return INTERNAL
+
+    async def _work(self, command: Command, words: list[bytes]) -> None:
+        """Run requests one after the other until nothing waits, or nobody reads the replies."""
+        try:
+            while True:
+                if self._queue and command.name == "TWRITE":
+                    await self._write_together(words)
+                else:
+                    self._send(await self._run(command, words))
+                following = self._next_awaited()
+                if following is None:
+                    break
+                command, words = following
+        except asyncio.CancelledError:
+            if not self.closing and not self._ended:
+                raise
+            self._queue = None
+        except Exception:
+            _log.exception("a connection failed")
+            self.server.counts.internal_errors += 1
+            self.cut()
+        finally:
+            self._task = None
+        self._advance()
+
+    def _next_awaited(self) -> tuple[Command, list[bytes]] | None:
+        """The next request, if it is one to await; those that are not are left to `_advance`."""
+        if not self._queue or self._choked or (self.closing and not self._lost):
+            return None
+        command = find_command(self._queue[0][0])
+        if command is None or command.name not in PARSERS:
+            if not self._lost:
+                return None
+            # Nobody reads the answer.
+            self._queue.popleft()
+            return self._next_awaited()
+        return command, self._queue.popleft()
+
+    async def _write_together(self, words: list[bytes]) -> None:
+        """Submit the writes that came together; the commit decides them in this order."""
+        together = [words]
+        size = sum(map(len, words))
+        queue = self._queue
+        while queue and len(together) < TOGETHER and queue[0][0].upper() == b"TWRITE":
+            size += sum(map(len, queue[0]))
+            if size > TOGETHER_BYTES:
+                break
+            together.append(queue.popleft())
+        command = COMMANDS["TWRITE"]
+        if len(together) == 1:
+            self._send(await self._run(command, words))
+            return
+        loop = asyncio.get_running_loop()
+        # Tasks begin in the order in which they are made, and a write submits in its first step.
+        tasks = [loop.create_task(self._run(command, each)) for each in together]
+        try:
+            replies: list[bytes] = []
+            for task in tasks:
+                self._append(replies, await task)
+            self._flush(replies)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            raise
+
+    async def _run(self, command: Command, words: list[bytes]) -> bytes:
+        self.last_at = self.server.clock.monotonic()
+        self.last_command = command.name
+        counts = self.server.counts
+        counts.commands += 1
+        if not self.authenticated:
+            return NOAUTH
+        try:
+            command.check_arity(len(words))
+            request = PARSERS[command.name](words)
+            if isinstance(request, Read | ReadGroup):
+                return await self._run_read(request)
+            return await self._ask(request)
+        except PenstockError as failure:
+            return encode_error(failure)
+        except Exception:
+            _log.exception("%s failed", command.name)
+            counts.internal_errors += 1
+            return INTERNAL
+
+    async def _ask(self, request: Request) -> bytes:
+        server = self.server
+        return await streams.run(
+            request, server.broker.streams, self.protocol, server.limits.output_bytes
+        )
+
+    async def _run_read(self, request: Read | ReadGroup) -> bytes:
+        if request.block_ms == 0:
+            # A read for somebody who is gone would deliver a group's entries to nobody.
+            return b"" if self._lost else await self._ask(request)
+        if self._ended:
+            raise asyncio.CancelledError
+        self._resume_reading()
+        self._blocked = asyncio.get_running_loop().create_task(self._ask(request))
+        self.server.counts.blocked += 1
+        try:
+            return await self._blocked
+        except asyncio.CancelledError:
+            how, self._unblocked = self._unblocked, ""
+            if not how:
+                raise
+        finally:
+            self.server.counts.blocked -= 1
+            self._blocked = None
+            self._unblocked = ""
+        if how == "error":
+            return UNBLOCKED
+        # As if the time had run out: what is there now, which is usually nothing.
+        request = _without_block(request)
+        return await self._ask(request)
+
+
+def _without_block(request: Read | ReadGroup) -> Read | ReadGroup:
+    return msgspec.structs.replace(request, block_ms=0)

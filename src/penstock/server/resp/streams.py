@@ -1,0 +1,341 @@
+"""The stream commands, run: a request and the broker's streams -> the bytes of a reply.
+
+Contract     `run(request, streams, protocol, reply_bytes_max)` awaits the answer and encodes it.
+             Errors are PenstockErrors; who calls puts them on the wire. Entries go from the node's
+             columns to the reply without an object each.
+Bounds       A plain read is asked for in steps, and one that would exceed `reply_bytes_max` is
+             refused: a client that asks for everything must not take the server's memory.
+Not here     the words of a command (grammar.py), order and waiting (connection.py).
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import assert_never
+
+from penstock.broker.answers import FoundNodes, StreamInfo
+from penstock.broker.streams import Streams
+from penstock.codec.node import Body, Column, Node, build_body
+from penstock.codec.resp import (
+    NULL,
+    Reply,
+    Simple,
+    bulk,
+    encode,
+    encode_entries,
+    encode_full_entries,
+)
+from penstock.errors import InvalidError
+from penstock.log.batch import TAG_BYTES_MAX, Entry, build_bodies, is_large
+from penstock.log.read import Message
+from penstock.server.resp.grammar import (
+    Ack,
+    Configure,
+    CountNames,
+    Delete,
+    Evict,
+    Exists,
+    GroupCreate,
+    GroupDestroy,
+    GroupPending,
+    GroupSet,
+    GroupShow,
+    Info,
+    Length,
+    Names,
+    Read,
+    ReadGroup,
+    Request,
+    ShowConfig,
+    Type,
+    Write,
+)
+from penstock.stream.config import StreamConfig
+from penstock.stream.groups import GroupInfo
+
+_OK = Simple("OK")
+#: The first step of a read, and what later ones aim at.
+STEP_ENTRIES = 1000
+STEP_BYTES = 8 << 20
+STEP_ENTRIES_MAX = 32 * STEP_ENTRIES
+
+
+async def run(request: Request, streams: Streams, protocol: int, reply_bytes_max: int) -> bytes:
+    match request:
+        case Write():
+            return await _write(request, streams)
+        case Read():
+            if request.raw:
+                return await _read_raw(request, streams, reply_bytes_max)
+            return await _read(request, streams, protocol, reply_bytes_max)
+        case ReadGroup():
+            return await _read_group(request, streams, protocol)
+        case _:
+            return encode(await _run_small(request, streams), protocol)
+
+
+async def _run_small(
+    request: Evict | Ack | GroupCreate | GroupSet | GroupShow | GroupPending | GroupDestroy
+    | Configure | ShowConfig | Info | Length | Names | Delete | Exists | Type | CountNames,
+    streams: Streams,
+) -> Reply:  # fmt: skip
+    match request:
+        case Evict(name, up_to, keep):
+            return await streams.evict(name, up_to=up_to, keep=keep)
+        case Ack(name, group, ranges):
+            return await streams.ack(name, group, ranges)
+        case GroupCreate(name, group, start, max_pending, dead):
+            await streams.group_create(name, group, start=start, max_pending=max_pending, dead=dead)
+            return _OK
+        case GroupSet(name, group, offset):
+            await streams.group_set(name, group, offset)
+            return _OK
+        case GroupShow(name, wanted):
+            if wanted is None:
+                return [_group_map(info) for info in await streams.groups(name)]
+            return _group_map(await streams.group_info(name, wanted))
+        case GroupPending(name, group, start, count):
+            return [
+                [entry.offset, entry.retry_ms, entry.expire_ms or 0, entry.deliveries]
+                for entry in await streams.group_pending(name, group, start, count)
+            ]
+        case GroupDestroy(name, group):
+            return int(await streams.group_destroy(name, group))
+        case Configure(name, options):
+            await streams.configure(name, **options)
+            return _OK
+        case ShowConfig(name):
+            return _config_map((await streams.info(name)).config)
+        case Info(name):
+            return _info_map(await streams.info(name))
+        case Length(name):
+            return (await streams.info(name)).length
+        case Names(pattern):
+            return await streams.names(pattern)
+        case Delete(names):
+            return sum([int(await streams.delete(name)) for name in names])
+        case Exists(names):
+            return sum([(await streams.info(name)).created_ms is not None for name in names])
+        case Type(name):
+            exists = (await streams.info(name)).created_ms is not None
+            return Simple("stream" if exists else "none")
+        case CountNames():
+            return len(await streams.names("*"))
+        case _:
+            assert_never(request)
+
+
+# ---- writing ----------------------------------------------------------------------------------
+
+
+def _bodies(request: Write) -> list[Body]:
+    entries: list[Entry]
+    if request.metas is not None:
+        metas = [meta or None for meta in request.metas]
+        entries = list(zip(request.tags, request.data, metas, strict=True))
+        return build_bodies(entries)
+    if request.simple:
+        tag, data = request.tags[0], request.data[0]
+        if len(tag) <= TAG_BYTES_MAX and not is_large(1, len(tag) + len(data)):
+            # The usual lone write: the columns of one entry without the price of arrays.
+            return [build_body(1, _column(data), tags=_column(tag) if tag else None)]
+    entries = list(zip(request.tags, request.data, strict=True))
+    return build_bodies(entries)
+
+
+_TABLE = struct.Struct("<II")
+
+
+def _column(item: bytes) -> Column:
+    return _TABLE.pack(0, len(item)), item
+
+
+async def _write(request: Write, streams: Streams) -> bytes:
+    offsets = await streams.write(
+        request.name,
+        _bodies(request),
+        backlog=request.backlog,
+        producer=request.producer,
+        sequence=request.sequence,
+    )
+    if request.simple:
+        return b":%d\r\n" % offsets.start
+    return b"*2\r\n:%d\r\n:%d\r\n" % (offsets.start, offsets.stop - 1)
+
+
+# ---- reading ----------------------------------------------------------------------------------
+
+
+async def _read(request: Read, streams: Streams, protocol: int, reply_bytes_max: int) -> bytes:
+    parts: list[bytes] = []
+    size = found_count = 0
+    offset, left, step = request.offset, request.count, min(request.count, STEP_ENTRIES)
+    block_ms = request.block_ms
+    info: StreamInfo | None = None
+    while True:
+        found = await streams.read_nodes(
+            request.name, offset, step, reverse=request.reverse, block_ms=block_ms
+        )
+        info = info or found.info
+        parts += _encode_found(found, request, protocol)
+        size = sum(map(len, parts))
+        _check_size(size, reply_bytes_max)
+        got = found.high - found.low
+        found_count += got
+        left -= got
+        if got < step or not left:
+            break
+        offset = found.low - 1 if request.reverse else found.high
+        if offset < 0:
+            break
+        step = min(left, STEP_ENTRIES_MAX, max(1, STEP_BYTES * found_count // max(size, 1)))
+        block_ms = 0
+    head = b"*%d\r\n" % (found_count + request.withinfo)
+    if request.withinfo:
+        head += _encode_edges(info.first, info.last)
+    return b"".join((head, *parts))
+
+
+def _check_size(size: int, reply_bytes_max: int) -> None:
+    if size > reply_bytes_max:
+        raise InvalidError(
+            f"the reply would be larger than {reply_bytes_max:,} bytes",
+            hint="ask for fewer entries at a time",
+        )
+
+
+def _encode_edges(low: int, high: int) -> bytes:
+    return b"*2\r\n:%d\r\n:%d\r\n" % (low, high)
+
+
+def _encode_found(found: FoundNodes, request: Read, protocol: int) -> list[bytes]:
+    """One element per offset; several of them may share a part, unless the order is reversed."""
+    null = NULL[protocol]
+    parts: list[bytes] = []
+    at = found.low
+    for node, start, stop in found.pieces:
+        # What no piece covers was evicted.
+        parts += [null] * (node.first + start - at)
+        if request.reverse or node.alive() is not None:
+            parts += _encode_each(node, start, stop, request.full, protocol)
+        else:
+            parts.append(_encode_columns(node, start, stop, request.full, protocol))
+        at = node.first + stop
+    parts += [null] * (found.high - at)
+    if request.reverse:
+        parts.reverse()
+    return parts
+
+
+def _encode_columns(node: Node, start: int, stop: int, full: bool, protocol: int) -> bytes:
+    first, tags, data = node.first + start, node.tag_list(start, stop), node.data_list(start, stop)
+    if not full:
+        return encode_entries(first, tags, data)
+    times, metas = node.time_list(start, stop), node.meta_list(start, stop)
+    return encode_full_entries(first, tags, data, times, metas, protocol)
+
+
+def _encode_each(node: Node, start: int, stop: int, full: bool, protocol: int) -> list[bytes]:
+    alive = node.alive()
+    return [
+        _encode_columns(node, i, i + 1, full, protocol)
+        if alive is None or alive[i]
+        else NULL[protocol]
+        for i in range(start, stop)
+    ]
+
+
+async def _read_raw(request: Read, streams: Streams, reply_bytes_max: int) -> bytes:
+    found = await streams.read_nodes(
+        request.name,
+        request.offset,
+        request.count,
+        reverse=request.reverse,
+        block_ms=request.block_ms,
+    )
+    parts = [
+        b"*%d\r\n" % (2 + len(found.pieces)),
+        _encode_edges(found.info.first, found.info.last),
+        _encode_edges(found.low, found.high),
+    ]
+    size = 0
+    for node, start, stop in found.pieces:
+        value = node.value()
+        size += len(value)
+        _check_size(size, reply_bytes_max)
+        parts += (b"*3\r\n", bulk(value), b":%d\r\n:%d\r\n" % (start, stop))
+    return b"".join(parts)
+
+
+async def _read_group(request: ReadGroup, streams: Streams, protocol: int) -> bytes:
+    found = await streams.read_group(
+        request.name,
+        request.group,
+        request.count,
+        block_ms=request.block_ms,
+        retry_ms=request.retry_ms,
+        expire_ms=request.expire_ms,
+        start=request.start,
+    )
+    parts = [b"*%d\r\n" % (len(found.messages) + request.withinfo)]
+    if request.withinfo:
+        parts.append(_encode_edges(found.info.first, found.info.last))
+    parts += [
+        _encode_message(message, request.full, protocol)
+        for message in found.messages
+        if message is not None  # a group has none of those
+    ]
+    return b"".join(parts)
+
+
+def _encode_message(message: Message, full: bool, protocol: int) -> bytes:
+    tag = message.tag.encode("utf-8", "surrogateescape")
+    if not full:
+        return b"*3\r\n:%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
+            message.offset,
+            len(tag),
+            tag,
+            len(message.data),
+            message.data,
+        )
+    return encode_full_entries(
+        message.offset, [tag], [message.data], [message.time_ms], [message.meta], protocol
+    )
+
+
+# ---- showing ----------------------------------------------------------------------------------
+
+
+def _info_map(info: StreamInfo) -> dict[str, Reply]:
+    return {
+        "first": info.first,
+        "last": info.last,
+        "length": info.length,
+        "bytes": info.bytes,
+        "created_at": info.created_ms,
+        "groups": info.groups,
+        **_config_map(info.config),
+    }
+
+
+def _config_map(config: StreamConfig) -> dict[str, Reply]:
+    """0 is no limit, as it is when it is set."""
+    return {
+        "maxlen": config.max_count or 0,
+        "maxbytes": config.max_bytes or 0,
+        "maxage": config.max_age_ms or 0,
+        "compact": "yes" if config.compact else "no",
+    }
+
+
+def _group_map(info: GroupInfo) -> dict[str, Reply]:
+    return {
+        "name": info.name,
+        "last_offset": info.last_offset,
+        "ack_offset": info.ack_offset,
+        "pending": info.pending,
+        "expired": info.expired,
+        "skipped": info.skipped,
+        "max_pending": info.max_pending,
+        "dead": info.dead,
+    }
