@@ -97,6 +97,11 @@ class Broker:
         upkeep.start(committer)
         return broker
 
+    @property
+    def epoch(self) -> int:
+        """Which writer of its location this is; later ones have higher numbers."""
+        return self.committer.epoch
+
     # -- the end
 
     async def close(self) -> None:

@@ -259,6 +259,10 @@ class Committer:
             self._drain = loop.create_task(self._run())
         return request.reply
 
+    @property
+    def epoch(self) -> int:
+        return self._epoch or 0
+
     def now_ms(self) -> int:
         assert self._ticker is not None, "open first"
         return self._ticker.now_ms()

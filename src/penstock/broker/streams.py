@@ -22,9 +22,10 @@ from penstock.broker.groups import GroupRequests
 from penstock.broker.joint import Joints
 from penstock.broker.waiters import Waiters
 from penstock.codec.keys import Kind
-from penstock.codec.node import Body
+from penstock.codec.node import Body, Node
 from penstock.errors import ConflictError, UnavailableError
 from penstock.log.append import append_step
+from penstock.log.batch import NODE_ENTRIES
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, list_names, load_name, name_state_key, open_target
 from penstock.log.decision import StateKey
@@ -41,6 +42,9 @@ from penstock.stream.glob import compile_glob
 from penstock.stream.group import load_groups
 
 R = TypeVar("R")
+
+#: Nodes of one answer stop here: who wants more asks again from where it ended.
+READ_BYTES_MAX = 128 << 20
 
 
 class Streams(GroupRequests):
@@ -161,15 +165,36 @@ class Streams(GroupRequests):
             low, high = read_range(
                 state, offset, state.next if count is None else count, reverse=reverse
             )
-            pieces = [
-                piece async for piece in read_nodes(view.store, state, low, high, cache=self._cache)
-            ]
+            low, high, pieces = await self._pieces(view, state, low, high, reverse=reverse)
             return FoundNodes(info, low, high, pieces), key
 
         def waits(found: FoundNodes) -> bool:
             return not reverse and count != 0 and found.info.last < offset
 
         return await self._until(query, waits, offset, block_ms)
+
+    async def _pieces(
+        self, view: Shown, state: LogState, low: int, high: int, *, reverse: bool
+    ) -> tuple[int, int, list[tuple[Node, int, int]]]:
+        """Nodes of a range, as many as one answer may hold, from the end the reader begins at."""
+        pieces: list[tuple[Node, int, int]] = []
+        size = 0
+        begin, end = low, high
+        while begin < end and size <= READ_BYTES_MAX:
+            # Downwards in windows: a scan goes up, and what lies lowest is wanted last.
+            window = (max(begin, end - NODE_ENTRIES), end) if reverse else (begin, end)
+            part: list[tuple[Node, int, int]] = []
+            async for piece in read_nodes(view.store, state, *window, cache=self._cache):
+                part.append(piece)
+                size += piece[0].memory_bytes
+                if size > READ_BYTES_MAX and not reverse:
+                    high = piece[0].first + piece[2]
+                    return low, high, part
+            pieces[:0] = part
+            if not reverse:
+                break
+            low = end = window[0]
+        return low, high, pieces
 
     async def to_arrow(self, name: LogName, offset: int, count: int | None) -> pa.Table:
         async def query(view: Shown) -> pa.Table:

@@ -148,3 +148,25 @@ async def test_after_an_unknown_outcome_a_cached_node_is_read_again(
     assert (await data_of(broker, S))[2:5] == [b"2", shown, b"4"]
     assert await broker.streams.write(S, build_bodies([b"more"])) == range(10, 11)
     await broker.close()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+async def test_an_answer_is_bounded_in_bytes_and_the_next_one_goes_on(
+    monkeypatch: pytest.MonkeyPatch, reverse: bool
+) -> None:
+    world = BrokerWorld(monkeypatch)
+    broker = await world.open()
+    monkeypatch.setattr("penstock.broker.streams.READ_BYTES_MAX", 50_000)
+    for n in range(20):
+        await broker.streams.write(S, build_bodies([b"%d" % (100 * n + i) * 50 for i in range(100)]))
+    found: list[int] = []
+    answers = 0
+    at = 1999 if reverse else 0
+    while 0 <= at < 2000:
+        messages = (await broker.streams.read(S, at, 5000, reverse=reverse)).messages
+        found += [message.offset for message in messages if message is not None]
+        answers += 1
+        at = found[-1] + (-1 if reverse else 1)
+    assert found == (list(range(2000))[::-1] if reverse else list(range(2000)))
+    assert answers > 1
+    await broker.close()

@@ -536,7 +536,7 @@ def _sections(server: Server) -> dict[str, Callable[[], Rows]]:
             "rdb_changes_since_last_save": 0,
             "rdb_bgsave_in_progress": 0,
             "aof_last_write_status": "ok",
-            "epoch": getattr(broker, "epoch", 0),
+            "epoch": broker.epoch,
             "last_commit": broker.committer.applied_n,
             "commits": health.commits,
             "commits_refused": health.refused,
