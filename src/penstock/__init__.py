@@ -1,6 +1,9 @@
 """Queues and streams that live in a folder or a bucket and feed Spark exactly once."""
 
-from penstock.client.database import Database, Stream, open
+__version__ = "0.1.0"  # before the imports: some of them show it
+
+from penstock import aio
+from penstock.client.database import Database, Group, Stream, open
 from penstock.errors import (
     ConflictError,
     CorruptError,
@@ -12,18 +15,18 @@ from penstock.errors import (
 )
 from penstock.log.read import Message
 
-__version__ = "0.1.0"
-
 __all__ = [
     "ConflictError",
     "CorruptError",
     "Database",
     "FencedError",
+    "Group",
     "InvalidError",
     "Message",
     "NotFoundError",
     "PenstockError",
     "Stream",
     "UnavailableError",
+    "aio",
     "open",
 ]

@@ -227,6 +227,11 @@ def test_check_of_a_misspelt_location_is_not_found_and_creates_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_check_of_a_location_in_memory_names_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_main("check", "--location", "memory://x") == 3
+    assert "memory://x" in capsys.readouterr().err
+
+
 def test_check_of_a_folder_that_is_something_else_is_not_found(tmp_path: Path) -> None:
     assert run_main("check", "--location", str(tmp_path)) == 3
 
@@ -257,7 +262,9 @@ def test_check_gives_up_on_a_location_that_does_not_open_and_releases_it(
         patch.setattr("penstock.cli.check.OPEN_SECONDS", 0.0)
         patch.setattr("penstock.cli.check.open_store", hang)
         assert run_main("check", "--location", str(tmp_path)) == 5
-    assert f"{tmp_path} did not open in 0 s" in capsys.readouterr().err
+    printed = capsys.readouterr().err
+    assert f"{tmp_path} did not open in 0 s" in printed
+    assert "a write" not in printed
     assert run_main("check", "--location", str(tmp_path)) == 0
 
 
@@ -276,6 +283,24 @@ def test_check_of_a_store_that_stops_answering_ends_with_a_finding(
         patch.setattr("penstock.cli.check.Checker.run", hang)
         assert run_main("check", "--location", str(tmp_path)) == 1
     assert "gave no answer" in capsys.readouterr().out
+    assert run_main("check", "--location", str(tmp_path)) == 0
+
+
+def test_check_of_a_store_that_fails_to_read_says_nothing_about_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fill_location(tmp_path)
+
+    async def fail(_: object) -> None:
+        raise UnavailableError("the bucket does not answer")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("penstock.cli.check.Checker.run", fail)
+        assert run_main("check", "--location", str(tmp_path)) == 5
+    assert capsys.readouterr().err.splitlines() == [
+        "penstock: the bucket does not answer",
+        "  hint: retry later",
+    ]
     assert run_main("check", "--location", str(tmp_path)) == 0
 
 
@@ -423,8 +448,9 @@ def test_a_writer_that_cannot_start_is_reported_with_its_own_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(UnavailableError, match=r"ended by itself \(1\): no message"):
+    with pytest.raises(UnavailableError, match=r"ended by itself \(1\): no message") as ended:
         write_and_kill(tmp_path, str(tmp_path / "store"), 0, writes=1)
+    assert "a write" not in ended.value.hint
 
 
 # The benchmark: its arithmetic, then one short run.

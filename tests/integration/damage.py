@@ -19,6 +19,8 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 from integration.children import Child
+from penstock.store import disk
+from penstock.store.folder import Durability
 
 STREAMS = ("alpha", "beta", "gamma")
 DEADLINE_SECONDS = 10.0
@@ -29,6 +31,16 @@ CASES_PER_READER = 30
 
 Outcome = Literal["same", "corrupt", "prefix", "loss", "other error", "hang", "crash"]
 Found = dict[str, list[tuple[int, str, str]]]
+
+
+def durability_of(mode: str) -> Durability:
+    """`os`, or `unsynced`: power, on a file system that has no synchronous folders.
+
+    For the whole process: call it in a child.
+    """
+    if mode == "unsynced":
+        disk.make_synchronous = lambda path: False
+    return "power" if mode == "unsynced" else "os"
 
 
 class Reading(msgspec.Struct):
@@ -73,14 +85,14 @@ def files_of(folder: Path) -> list[str]:
     return sorted(
         str(path.relative_to(folder))
         for path in folder.rglob("*")
-        if path.is_file() and path.name != "lock"
+        if path.is_file() and path.parent != folder / "broker"
     )
 
 
 def copy_with(source: Path, target: Path, damage: Damage) -> None:
     """A copy with one file damaged. The others are links: no store changes a file in place."""
     shutil.copytree(
-        source, target, copy_function=os.link, ignore=shutil.ignore_patterns("lock", ".probe")
+        source, target, copy_function=os.link, ignore=shutil.ignore_patterns("broker", ".probe")
     )
     path = target / damage.name
     data = damage.apply(path.read_bytes())
@@ -92,8 +104,9 @@ def copy_with(source: Path, target: Path, damage: Damage) -> None:
 class Reader:
     """A child that reads, replaced when it hangs, dies, or has done its share."""
 
-    def __init__(self) -> None:
-        self._child = Child("damage_reader")
+    def __init__(self, mode: str = "os") -> None:
+        self._mode = mode
+        self._child = Child("damage_reader", mode)
         self._done = 0
 
     def ask(self, location: str) -> None:
@@ -114,7 +127,7 @@ class Reader:
 
     def replace(self) -> None:
         self.end()
-        self.__init__()  # type: ignore[misc]
+        self.__init__(self._mode)  # type: ignore[misc]
 
     def end(self) -> None:
         with self._child:
@@ -182,9 +195,11 @@ class BucketCopies:
         pass  # the server and all it holds go with the test run
 
 
-def sweep(copies: Copies, damages: list[Damage], expected: Found) -> Iterator[Result]:
+def sweep(
+    copies: Copies, damages: list[Damage], expected: Found, mode: str = "os"
+) -> Iterator[Result]:
     """Two readers side by side; one copy per damage."""
-    readers = (Reader(), Reader())
+    readers = (Reader(mode), Reader(mode))
     try:
         for at in range(0, len(damages), 2):
             pair = list(zip(readers, damages[at : at + 2], strict=False))

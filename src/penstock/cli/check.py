@@ -23,7 +23,7 @@ from penstock.codec.keys import Kind, names_prefix, prefix_end
 from penstock.errors import CorruptError, UnavailableError
 from penstock.log.check import Checker, Finding
 from penstock.store.folder import require_location
-from penstock.store.location import folder_of, open_store
+from penstock.store.location import folder_of, nothing_written, open_store
 from penstock.store.port import Store
 
 OPEN_SECONDS = 30.0
@@ -43,7 +43,8 @@ def check(location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
 
     A folder must not be open elsewhere. A bucket is taken over: whoever has it open is fenced.
     """
-    result = asyncio.run(inspect(location))
+    with nothing_written():
+        result = asyncio.run(inspect(location))
     if as_json:
         print_json(result)
     else:

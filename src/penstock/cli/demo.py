@@ -36,6 +36,7 @@ from penstock.errors import UnavailableError
 READ_CHUNK = 1000
 #: A writer that acknowledges nothing for this long is stuck, and the demo says so.
 SILENCE_S = 20.0
+HINT = "try another --folder, or again when the machine is less busy"
 #: A round ends at an unforeseen number of acknowledged writes between these two.
 WRITES_MIN, WRITES_MAX = 20, 147
 
@@ -113,7 +114,7 @@ def write_and_kill(work: Path, location: str, round_: int, *, writes: int) -> li
             ended = process.wait()
         if ended != -signal.SIGKILL or len(seen) < writes:
             raise UnavailableError(
-                f"the writing process ended by itself ({ended}): {last_line(errors)}"
+                f"the writing process ended by itself ({ended}): {last_line(errors)}", hint=HINT
             )
         # What was printed before the kill counts, whether or not it had been read by then.
         seen += lines
@@ -125,7 +126,9 @@ def read_lines(pipe: IO[bytes]) -> Iterator[bytes]:
     rest = b""
     while True:
         if not select.select([pipe], [], [], SILENCE_S)[0]:
-            raise UnavailableError(f"the writing process said nothing for {SILENCE_S:.0f} s")
+            raise UnavailableError(
+                f"the writing process said nothing for {SILENCE_S:.0f} s", hint=HINT
+            )
         chunk = os.read(pipe.fileno(), 65536)
         if not chunk:
             return

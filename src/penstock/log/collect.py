@@ -49,7 +49,7 @@ async def plan_collect(store: Store, key: bytes, value: bytes) -> Step:
         found = await store.get(log_key(log_id))
         if found is not None:
             edge = decode_log(found, log_id).first
-            return await _plan_log(store, key, log_id, first_key, end_key, edge)
+            return await _plan_log(store, key, log_id, first_key, edge)
     staging_id = None
     if key_type(first_key) is KeyType.STAGED:
         staging_id = open_key(first_key, KeyType.STAGED).u64_key("staging id")
@@ -85,12 +85,12 @@ def _range_step(
     return Step(decide, load)
 
 
-async def _plan_log(
-    store: Store, key: bytes, log_id: int, first_key: bytes, end_key: bytes, edge: int
-) -> Step:
+async def _plan_log(store: Store, key: bytes, log_id: int, first_key: bytes, edge: int) -> Step:
     dead: list[tuple[int, int, int]] = []  # first, end, size
     more = False
-    async for rows in store.scan(first_key, end_key, batch_rows=32):
+    # To the edge, not to the end that the garbage row names: the edge was read later, and the step
+    # takes everything below it for looked at.
+    async for rows in store.scan(first_key, node_key(log_id, edge), batch_rows=32):
         for found_key, value in rows:
             header = decode_header(value, f"log {log_id} node {found_key[-8:].hex()}")
             if header.end <= edge:

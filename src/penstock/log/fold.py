@@ -24,6 +24,7 @@ from penstock.codec.keys import (
 )
 from penstock.codec.node import Body, StagedId, decode_body, decode_header, link_value, node_value
 from penstock.codec.staging import Phase, StagingRow, decode_staging
+from penstock.errors import CorruptError
 from penstock.log.collect import COLLECT_ROWS
 from penstock.log.decision import Decision, Now, Step, View
 from penstock.log.overlay import Overlay
@@ -52,7 +53,7 @@ async def plan_fold(store: Store, staging_id: int) -> Step | None:
     row = decode_staging(value, staging_id)
     if row.phase is not Phase.LINKED:
         return None
-    firsts = _firsts(row)
+    firsts = _firsts(row, staging_id)
     folded: list[Folded] = []
     losers: list[StagedId] = []
     size = 0
@@ -73,9 +74,12 @@ async def plan_fold(store: Store, staging_id: int) -> Step | None:
     return fold_step(staging_id, folded, losers, more=False)
 
 
-def _firsts(row: StagingRow) -> dict[tuple[int, int], tuple[int, int]]:
+def _firsts(row: StagingRow, staging_id: int) -> dict[tuple[int, int], tuple[int, int]]:
     """(writer, n) -> (log id, first offset), for the writers that won."""
     counts = dict(row.writers)
+    for part in row.parts:
+        if part.writer not in counts:
+            raise CorruptError(f"staging {staging_id}: a part of the unknown writer {part.writer}")
     return {
         (part.writer, n): (part.log_id, first)
         for part in row.parts

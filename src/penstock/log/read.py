@@ -174,7 +174,7 @@ async def _walk(
 
 
 async def open_node(store: Store, log_id: int, key: bytes, value: bytes) -> Node | None:
-    """The node of a row, through its link if it is one; None where the row is gone meanwhile."""
+    """The node of a row, through its link if it is one; None where it is gone meanwhile."""
     first = decode_node_key(key)[1]
     what = f"log {log_id} node {first}"
     header = decode_header(value, what)
@@ -190,6 +190,11 @@ async def open_node(store: Store, log_id: int, key: bytes, value: bytes) -> Node
     again = await store.get(key)
     if again is None:
         return None
-    if again == value:
-        raise CorruptError(f"{what}: its staged node is missing: {staged}")
-    return await open_node(store, log_id, key, again)
+    if again != value:
+        return await open_node(store, log_id, key, again)
+    # Evicted or deleted before it was folded: then only its staged row went, and the link waits
+    # to be collected.
+    row = await store.get(log_key(log_id))
+    if row is None or header.end <= decode_log(row, log_id).first:
+        return None
+    raise CorruptError(f"{what}: its staged node is missing: {staged}")

@@ -1,17 +1,25 @@
 """Locations: which store a string names.
 
-./data, /data, file:///data    a folder
-s3://bucket/prefix             a bucket (credentials and endpoint from the AWS_* variables)
+./data, /data, ~/data          a folder; a tilde in front is the home of the user
+file:///data                   a folder, percent-encoded, with an absolute path
+s3://bucket/prefix             a bucket (credentials and endpoint from the AWS_* variables);
+                               s3a, gs and az likewise
 memory://name                  SlateDB in memory; lives as long as the process
+
+A string that looks like a URL and is none of these is refused: taken for a path it would create a
+folder that nobody asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
+import re
+from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from penstock.clock import Clock
-from penstock.errors import InvalidError, UnavailableError
+from penstock.errors import InvalidError, NotFoundError, UnavailableError
 from penstock.store.bucket import BucketStore
 from penstock.store.folder import Durability, FolderStore
 from penstock.store.port import Store
@@ -19,18 +27,68 @@ from penstock.store.slate import Place
 
 #: Everything of a store in a bucket lies under this name, beside payloads and tables.
 STORE = "store"
+SCHEMES = ("file", "s3", "s3a", "gs", "az", "memory")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(/*)")
+_HINT = (
+    f"a folder (./… if its name looks like a scheme), or {', '.join(f'{s}://…' for s in SCHEMES)}"
+)
+
+
+def _scheme_of(location: str) -> str:
+    """One of SCHEMES, or nothing for the path of a folder."""
+    if not location or "\0" in location:
+        raise InvalidError(f"{location!r} is not a location", hint=_HINT)
+    found = _SCHEME.match(location)
+    if found is None:
+        return ""
+    scheme, slashes = found.groups()
+    if scheme in SCHEMES and len(slashes) >= 2:
+        return scheme
+    if scheme.lower() in SCHEMES or slashes:
+        raise InvalidError(f"{location!r} is not a location", hint=_HINT)
+    return ""  # a:b is a name like any other
 
 
 def folder_of(location: str) -> Path | None:
     """The folder that a location names, or None when it names something else."""
-    if "\0" in location or not location:
-        raise InvalidError(f"{location!r} is not a location", hint="a folder, s3://… or memory://…")
-    if location.startswith("file://"):
-        parts = urlsplit(location)
-        if parts.netloc not in ("", "localhost"):
-            raise InvalidError(f"{location}: file:// takes an absolute path, as in file:///data")
-        return Path(unquote(parts.path)).absolute()
-    return None if "://" in location else Path(location).absolute()
+    match _scheme_of(location):
+        case "":
+            if not location.startswith("~"):
+                return Path(location).absolute()
+            try:
+                return Path(location).expanduser()
+            except RuntimeError as error:  # there is no such user
+                raise InvalidError(
+                    f"{location}: {error}", hint="write ./~… for a folder of that name"
+                ) from None
+        case "file":
+            parts = urlsplit(location)
+            if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+                raise InvalidError(
+                    f"{location}: file:// takes an absolute path", hint="as in file:///data"
+                )
+            if parts.query or parts.fragment:
+                raise InvalidError(
+                    f"{location}: a path with ? or #", hint="write %3F and %23, or the path itself"
+                )
+            return Path(unquote(parts.path)).absolute()
+    return None
+
+
+def check_durability(durability: str) -> None:
+    if durability not in ("power", "os"):
+        raise InvalidError(f"durability is 'power' or 'os', not {durability!r}")
+
+
+@contextlib.contextmanager
+def nothing_written() -> Iterator[None]:
+    """Around an opening or a check: an error must not raise doubts about a write."""
+    try:
+        yield
+    except UnavailableError as error:
+        if error.hint == UnavailableError.hint:
+            error.hint = "retry later"
+        raise
 
 
 async def open_store(
@@ -47,34 +105,34 @@ async def open_store(
     Without `create` the location must exist. With `after`, only if that epoch is still the newest,
     or if the newer ones were claimed by the same `owner`, whose openings failed.
     """
+    check_durability(durability)
     folder = folder_of(location)
-    if folder is not None:
-        return await FolderStore.open(
-            folder,
-            clock=clock,
-            durability=durability,
-            create=create,
-            after=after,
-            owner=owner,
-        )
-    if durability not in ("power", "os"):
-        raise InvalidError(f"durability is 'power' or 'os', not {durability!r}")
-    scheme, _, rest = location.partition("://")
-    bucket, _, prefix = rest.strip("/").partition("/")
-    if scheme == "memory":
-        return await BucketStore.open(
-            Place(f"memory://{rest}", STORE), clock=clock, after=after, create=create, owner=owner
-        )
-    if scheme in ("s3", "s3a", "gs", "az") and bucket:
-        path = f"{prefix}/{STORE}" if prefix else STORE
+    with nothing_written():
+        if folder is not None:
+            return await FolderStore.open(
+                folder,
+                clock=clock,
+                durability=durability,
+                create=create,
+                after=after,
+                owner=owner,
+            )
+        place = _place_of(location)
         try:
             return await BucketStore.open(
-                Place(f"{scheme}://{bucket}", path),
-                clock=clock,
-                after=after,
-                create=create,
-                owner=owner,
+                place, clock=clock, after=after, create=create, owner=owner
             )
         except OSError as error:
             raise UnavailableError(f"{location}: {error}") from error
-    raise InvalidError(f"{location!r} is not a location", hint="a folder, s3://… or memory://…")
+        except NotFoundError as error:
+            raise NotFoundError(f"{location}: {error}", hint=error.hint) from None
+
+
+def _place_of(location: str) -> Place:
+    scheme, _, rest = location.partition("://")
+    if scheme == "memory":
+        return Place(location, STORE)
+    bucket, _, prefix = rest.rstrip("/").partition("/")
+    if not bucket:
+        raise InvalidError(f"{location!r} names no bucket", hint=f"{scheme}://bucket/prefix")
+    return Place(f"{scheme}://{bucket}", f"{prefix}/{STORE}" if prefix else STORE)

@@ -115,6 +115,19 @@ async def test_an_eviction_between_plan_and_decision_is_collected_later(up_to: i
     assert (await shown(driver)).lowest == 2000
 
 
+async def test_an_eviction_while_a_collection_is_planned_leaves_nothing_behind() -> None:
+    driver = await filled(3000, 100)
+    await driver.do(evict_step(S, up_to=999))
+    row = await next_garbage(driver.store)
+    assert row is not None
+    await driver.do(evict_step(S, up_to=1999))
+    await driver.do(await plan_collect(driver.store, *row))
+    assert await check_log(driver.store) == []
+    await driver.chore(("collect", None))
+    assert await rows_of(driver, KeyType.NODE) == 10
+    assert (await shown(driver)).lowest == 2000
+
+
 async def test_a_damaged_garbage_row_does_not_block_the_others() -> None:
     driver = await filled(3000, 100)
     damaged = garbage_key(b"")

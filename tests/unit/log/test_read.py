@@ -13,7 +13,7 @@ from penstock.log.evict import delete_step, evict_step
 from penstock.log.fold import plan_fold
 from penstock.log.link import link_step
 from penstock.log.merge import plan_merge
-from penstock.log.read import Message, read, to_arrow
+from penstock.log.read import Message, read, read_nodes, to_arrow
 from penstock.log.staging import begin_step, stage_step
 from penstock.log.state import LogState
 from unit.log.driver import LogDriver, stream
@@ -164,6 +164,48 @@ async def test_a_fold_in_the_middle_of_a_read_is_not_noticed() -> None:
 
     store: Any = Interrupted(driver, fold)
     assert data(await read(store, state, 0, 2)) == [0, 1]
+
+
+async def linked(count: int) -> tuple[LogDriver, LogState, int]:
+    """A log whose entries are staged nodes that nobody folded yet, and a last one that is not."""
+    driver = await LogDriver.open()
+    staging_id = await driver.do(begin_step())
+    bodies = build_bodies([b"%d" % i for i in range(count)])
+    await driver.do(stage_step(staging_id, 0, 0, bodies))
+    await driver.do(link_step(staging_id, [(S, [0])]))
+    await driver.append(S, [b"%d" % count])
+    state = await driver.state(S)
+    assert state is not None
+    return driver, state, staging_id
+
+
+async def test_links_evicted_and_folded_under_a_scan_are_gone_and_not_corrupt() -> None:
+    driver, state, staging_id = await linked(4000)
+    nodes = read_nodes(driver.store, state, 0, state.next)
+    seen = [(await anext(nodes))[0].first]
+    await driver.do(evict_step(S, up_to=2500))
+    await driver.chore(("staging", staging_id))
+    seen += [node.first async for node, _, _ in nodes]
+    assert seen == [0, 2000, 3000, 4000]
+
+
+async def test_links_evicted_and_folded_before_a_lookup_are_none_and_not_corrupt() -> None:
+    driver, state, staging_id = await linked(4000)
+    await driver.do(evict_step(S, up_to=2500))
+    await driver.chore(("staging", staging_id))
+    expected = [None] * 2501 + list(range(2501, 4001))
+    # The state is older than the eviction; entries of the node over the edge are still there.
+    assert data(await read(driver.store, state, 0, 5000))[2501:] == expected[2501:]
+    assert data(await read(driver.store, state, 0, 2000)) == [None] * 2000
+    assert data(await driver.read(S, 0, 5000)) == expected
+
+
+async def test_a_link_deleted_and_folded_in_the_middle_of_a_read_is_not_found() -> None:
+    driver, state, staging_id = await linked(4000)
+    await driver.do(delete_step(S))
+    await driver.chore(("staging", staging_id))
+    with pytest.raises(NotFoundError):
+        await read(driver.store, state, 0, 10)
 
 
 async def remove(driver: LogDriver, key: bytes) -> None:

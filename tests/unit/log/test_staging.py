@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 
-from penstock.codec.keys import KeyType, key_type, prefix, prefix_end
+from penstock.codec.keys import KeyType, key_type, prefix, prefix_end, staging_key
 from penstock.codec.node import HEADER_BYTES, LINK, decode_header
-from penstock.errors import ConflictError, InvalidError, NotFoundError
+from penstock.codec.staging import Part, StagingRow, encode_staging
+from penstock.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from penstock.log.batch import build_bodies
 from penstock.log.check import check_log
 from penstock.log.chores import pending_chores
@@ -265,6 +267,22 @@ async def test_folding_what_is_gone_only_removes_it(how: str) -> None:
     await driver.chore(("collect", None))
     assert await rows_of(driver, KeyType.NODE) == await rows_of(driver, KeyType.STAGED) == 0
     assert await check_log(driver.store) == []
+
+
+async def test_a_staging_row_with_a_part_of_an_unknown_writer_is_corrupt() -> None:
+    driver, staging_id = await begun()
+    await stage(driver, staging_id, 0, b"x")
+    await driver.do(link_step(staging_id, [(A, [0])]))
+    row: StagingRow = driver.states["staging", staging_id]
+    damaged = msgspec.structs.replace(row, parts=(Part(row.parts[0].log_id, 7, 0),))
+    await driver.store.commit(
+        driver.store.head().n + 1,
+        [(staging_key(staging_id), encode_staging(damaged))],
+        time_ms=driver.clock.ms,
+        epoch=driver.store.epoch,
+    )
+    with pytest.raises(CorruptError, match=f"staging {staging_id}: .* unknown writer 7"):
+        await plan_fold(driver.store, staging_id)
 
 
 async def test_open_linked_and_revoked_stagings_are_found_after_a_restart() -> None:

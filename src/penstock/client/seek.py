@@ -1,0 +1,163 @@
+"""Finding the broker of a folder: knock at its socket, or come back with the lock to serve.
+
+Contract     `seek` ends with the folder's lock (this process should serve), or with a connection
+             that answered. It never gives up by itself: the caller cancels it. With `outside` it
+             never takes the lock; where nobody serves it starts `penstock serve` as a process of
+             its own, which ends by itself when it is not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from penstock.broker.election import TICK_SECONDS, Election, Knock, SocketName
+from penstock.broker.lock import PLACE, FolderLock
+from penstock.client.wire import Connection, LostError, discard, password_from_environment
+from penstock.clock import Clock
+from penstock.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    NotFoundError,
+    PenstockError,
+    UnavailableError,
+)
+
+#: Between two looks while nobody answers; a takeover waits for about one of these.
+LOOK_SECONDS = 0.02
+#: An outside broker that nobody uses ends after this.
+IDLE_EXIT_SECONDS = 30
+#: Between two starts of an outside broker that ended without serving.
+START_AGAIN_SECONDS = 1.0
+LOG_NAME = "serve.log"
+
+
+class Answered(msgspec.Struct, frozen=True):
+    """Somebody serves: the connection that said hello, and the name that leads there."""
+
+    heart: Connection
+    name: SocketName
+    term: int
+
+
+async def seek(
+    folder: Path,
+    *,
+    clock: Clock,
+    suspect: int | None = None,
+    outside: bool = False,
+    on_wait: Callable[[str], None] = lambda reason: None,
+) -> FolderLock | Answered:
+    """`suspect` is the term of a broker that was silent for too long already."""
+    election = Election(folder, clock, serves=not outside)
+    if suspect is not None:
+        election.suspect(suspect)
+    starter = Starter(folder, clock) if outside else None
+    while True:
+        seen = election.look()
+        if isinstance(seen, FolderLock):
+            return seen
+        if isinstance(seen, Knock):
+            answered = await _knock(folder, seen.term, election)
+            if answered is not None:
+                return answered
+        else:
+            on_wait(seen.reason)
+        if starter is not None:
+            starter.start()
+        await clock.sleep(LOOK_SECONDS)
+
+
+async def _knock(folder: Path, term: int, election: Election) -> Answered | None:
+    """None when nobody listens there, or when it is time to look again."""
+    name = SocketName(folder, term)
+    knocking = asyncio.ensure_future(
+        Connection.open(name.address, password=password_from_environment())
+    )
+    answered = None
+    try:
+        while not knocking.done() and not election.overdue(term):
+            await asyncio.wait({knocking}, timeout=TICK_SECONDS)
+        if knocking.done():
+            answered = Answered(knocking.result(), name, term)
+    except (OSError, LostError):
+        pass  # it ends, or has not begun to listen
+    finally:
+        if answered is None:
+            discard(knocking)
+            name.close()
+    return answered
+
+
+#: Kept so that their end is noticed and nobody is warned of a process that runs on: it should.
+_started: list[subprocess.Popen[bytes]] = []
+
+#: What the exit codes of the command line mean, as far as trying again cannot help.
+_KINDS: dict[int, type[PenstockError]] = {
+    2: InvalidError,
+    3: NotFoundError,
+    4: ConflictError,
+    7: CorruptError,
+}
+
+
+class Starter:
+    """Starts an outside broker, once at a time."""
+
+    def __init__(self, folder: Path, clock: Clock) -> None:
+        self._folder = folder
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._begun = 0.0
+
+    def start(self) -> None:
+        """Nobody answers: start one, unless one was started and may still begin to listen."""
+        now = self._clock.monotonic()
+        if self._process is not None:
+            code = self._process.poll()
+            if code in _KINDS:
+                raise _KINDS[code](f"{self._folder}: {self._last_words()}")
+            if code is None or now - self._begun < START_AGAIN_SECONDS:
+                return
+        self._begun = now
+        self._process = start_outside(self._folder)
+
+    def _last_words(self) -> str:
+        with contextlib.suppress(OSError):
+            lines = (self._folder / PLACE / LOG_NAME).read_text(errors="replace").splitlines()
+            return next((line for line in reversed(lines) if line.strip()), "")
+        return "the broker ended"
+
+
+def start_outside(folder: Path) -> subprocess.Popen[bytes]:
+    """`penstock serve`, detached: it lives on when this process ends."""
+    command = [sys.executable, "-m", "penstock", "serve", str(folder)]
+    command += ["--resp", "none", "--idle-exit", str(IDLE_EXIT_SECONDS)]
+    _started[:] = [process for process in _started if process.poll() is None]
+    try:
+        (folder / PLACE).mkdir(parents=True, exist_ok=True)
+        log = os.open(
+            folder / PLACE / LOG_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600
+        )
+    except OSError as error:
+        raise UnavailableError(f"{folder}: {error.strerror}", hint="check the folder") from error
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
+    _started.append(process)
+    return process

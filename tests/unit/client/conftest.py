@@ -1,0 +1,74 @@
+"""One database, three ways to it: in this process, over the socket of another one, with asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from integration.children import Child
+
+
+class Awaited:
+    """An asynchronous handle with the manners of a synchronous one: every coroutine is run."""
+
+    def __init__(self, handle: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._handle = handle
+        self._loop = loop
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._handle, name)
+        if not callable(found):
+            return found
+
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = found(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                return asyncio.run_coroutine_threadsafe(result, self._loop).result()
+            return Awaited(result, self._loop)
+
+        return call
+
+    def __reduce__(self) -> Any:
+        return self._handle.__reduce__()
+
+
+@pytest.fixture(scope="session")
+def holder() -> Iterator[Child]:
+    with Child("holder") as child:
+        yield child
+
+
+@pytest.fixture(params=["inside", "socket", "aio"])
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    match request.param:
+        case "inside":
+            with penstock.open(f"memory://client-{datetime.now(UTC).timestamp()}") as database:
+                yield database
+        case "socket":
+            child: Child = request.getfixturevalue("holder")
+            child.tell(f"open {tmp_path / 'd'}")
+            assert child.hear() == "done"
+            with penstock.open(tmp_path / "d") as database:
+                assert database._session.link.broker is None, "the other process serves"
+                yield database
+            child.tell(f"close {tmp_path / 'd'}")
+            assert child.hear() == "done"
+        case _:
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever)
+            thread.start()
+            opening = asyncio.run_coroutine_threadsafe(penstock.aio.open(tmp_path / "d"), loop)
+            awaited = Awaited(opening.result(), loop)
+            yield awaited
+            awaited.close()
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()

@@ -1,0 +1,93 @@
+"""penstock://host:port: a broker behind an address, with a password, lost and found again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.broker.broker import Broker
+from penstock.server.serve import Server
+
+
+class Elsewhere:
+    """A broker of its own on a loop of its own, whose server can be closed and begun again."""
+
+    def __init__(self, password: str | None = None) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever)
+        self._thread.start()
+        self._password = password
+        self.port = 0
+        location = f"memory://network-{datetime.now(UTC).timestamp()}"
+        self.broker: Broker = self.run(Broker.open(location, deadline=30))
+        self.listen()
+
+    def run(self, work: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(60)
+
+    def listen(self) -> None:
+        self.server = Server(self.broker, password=self._password)
+        self.port = self.run(self.server.listen_tcp("127.0.0.1", self.port))
+
+    def close_server(self) -> None:
+        self.run(self.server.close())
+
+    def end(self) -> None:
+        self.close_server()
+        self.run(self.broker.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+@pytest.fixture
+def elsewhere() -> Iterator[Elsewhere]:
+    made = Elsewhere()
+    yield made
+    made.end()
+
+
+def test_a_handle_on_an_address_finds_its_broker_again(elsewhere: Elsewhere) -> None:
+    with penstock.open(f"penstock://127.0.0.1:{elsewhere.port}") as db:
+        stream = db.stream("s")
+        assert stream.write(b"0") == 0
+        assert db._session.link.broker is None
+        elsewhere.close_server()
+        elsewhere.listen()
+        assert [m and m.data for m in stream.read(0, 9)] == [b"0"]
+        assert stream.write(b"1") == 1
+
+
+def test_a_broker_that_does_not_come_back_is_unavailable_after_the_deadline(
+    elsewhere: Elsewhere,
+) -> None:
+    with penstock.open(f"penstock://127.0.0.1:{elsewhere.port}", deadline=0.5) as db:
+        assert db.stream("s").write(b"0") == 0
+        elsewhere.close_server()
+        for _ in range(2):
+            with pytest.raises(penstock.UnavailableError, match="no broker answers"):
+                db.stream("s").read(0)
+        elsewhere.listen()
+        assert db.stream("s").write(b"1") == 1
+
+
+def test_a_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    elsewhere = Elsewhere(password="open sesame")
+    location = f"penstock://localhost:{elsewhere.port}"
+    try:
+        for wrong in (None, "wrong"):
+            if wrong is not None:
+                monkeypatch.setenv("PENSTOCK_PASSWORD", wrong)
+            with pytest.raises(penstock.InvalidError):
+                penstock.open(location)
+        monkeypatch.setenv("PENSTOCK_PASSWORD", "open sesame")
+        with penstock.open(location) as db:
+            assert db.stream("s").write(b"x") == 0
+    finally:
+        elsewhere.end()
