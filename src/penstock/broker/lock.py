@@ -64,7 +64,11 @@ class FolderLock:
         try:
             (folder / PLACE).mkdir(parents=True, exist_ok=True)
             self.term, self._descriptor = _take(folder, over)
-            self.note(serves=serves)
+            try:
+                self.note(serves=serves)
+            except OSError:
+                os.close(self._descriptor)  # which unlocks: on a full disk nobody has it
+                raise
         except OSError as error:
             raise UnavailableError(
                 f"{folder}: {error.strerror}", hint="check the folder"

@@ -17,7 +17,7 @@ from penstock.clock import perf_counter
 
 
 def pack(*args: bytes) -> bytes:
-    packed: bytes = hiredis.pack_command(args)
+    packed: bytes = hiredis.pack_command(args)  # type: ignore[arg-type]
     return packed
 
 

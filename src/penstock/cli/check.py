@@ -3,7 +3,7 @@
 Contract     Opens the location as its one writer, replaying its journal: a folder that is open
              elsewhere is refused, a bucket is taken over. Creates no location. Exit 0 when nothing
              is wrong, 1 when something is; bytes that do not even open are a CorruptError, exit 7.
-Not here     The invariants themselves (log/check.py).
+Not here     The invariants themselves (log/check.py, stream/check.py).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from penstock.log.check import Checker, Finding
 from penstock.store.folder import require_location
 from penstock.store.location import folder_of, nothing_written, open_store
 from penstock.store.port import Store
+from penstock.stream.check import check_groups
 
 OPEN_SECONDS = 30.0
 
@@ -90,7 +91,7 @@ async def inspect_store(location: str, store: Store) -> CheckResult:
     streams = 0
     try:
         # A check may take long, but not stand still: a store retries what it cannot read for ever.
-        await _while_it_moves(checker)
+        await _while_it_moves(checker, store)
         low = names_prefix(Kind.STREAM)
         async with asyncio.timeout(OPEN_SECONDS):
             async for rows in store.scan(low, prefix_end(low)):
@@ -114,9 +115,14 @@ async def inspect_store(location: str, store: Store) -> CheckResult:
     )
 
 
-async def _while_it_moves(checker: Checker) -> None:
-    """Run it; TimeoutError when it looked at no further row for a while."""
-    task = asyncio.get_running_loop().create_task(checker.run())
+async def _run_checks(checker: Checker, store: Store) -> None:
+    await checker.run()
+    checker.findings += await check_groups(store, checker.look)
+
+
+async def _while_it_moves(checker: Checker, store: Store) -> None:
+    """Run them; TimeoutError when they looked at no further row for a while."""
+    task = asyncio.get_running_loop().create_task(_run_checks(checker, store))
     try:
         looked = -1
         while not task.done():

@@ -113,8 +113,11 @@ class Checker:
         low = prefix(kind)
         async for rows in self._store.scan(low, prefix_end(low), batch_rows=64):
             for row in rows:
-                self.looked += 1
+                self.look()
                 yield row
+
+    def look(self) -> None:
+        self.looked += 1
 
     async def _each(self, kind: KeyType, look: Callable[[bytes, bytes], None]) -> None:
         async for key, value in self._rows(kind):

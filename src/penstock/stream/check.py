@@ -11,6 +11,7 @@ Invariants   G1  a group belongs to a log that exists and has a head that names 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from penstock.codec.garbage import decode_garbage
@@ -55,7 +56,8 @@ class _Rows:
         raise AssertionError("nothing is decided here")
 
 
-async def check_groups(store: Store) -> list[Finding]:
+async def check_groups(store: Store, look: Callable[[], None] = lambda: None) -> list[Finding]:
+    """`look` is called for every row: whether it goes on."""
     findings: list[Finding] = []
     tail = Tail()
     try:
@@ -66,6 +68,7 @@ async def check_groups(store: Store) -> list[Finding]:
     low = prefix(KeyType.GROUP)
     async for rows in store.scan(low, prefix_end(low)):
         for key, _ in rows:
+            look()
             try:
                 group_id, wrong = await _check_group(store, tail, key)
             except CorruptError as error:
@@ -74,7 +77,7 @@ async def check_groups(store: Store) -> list[Finding]:
             if group_id is not None:
                 known.add(group_id)
             findings += [Finding(f"group {key.hex()}", what) for what in wrong]
-    findings += await _check_owned(store, tail, known)
+    findings += await _check_owned(store, known, look)
     return findings
 
 
@@ -116,12 +119,13 @@ def _stored_sequence(value: bytes | None) -> int:
     return 0 if value is None else decode_head(value, "head").sequence
 
 
-async def _check_owned(store: Store, tail: Tail, known: set[int]) -> list[Finding]:
+async def _check_owned(store: Store, known: set[int], look: Callable[[], None]) -> list[Finding]:
     findings: list[Finding] = []
     strays: set[int] = set()
     low = prefix(KeyType.PAGE)
     async for rows in store.scan(low, prefix_end(low)):
         for key, _ in rows:
+            look()
             owner = open_key(key, KeyType.PAGE).u64_key("owner id")
             if owner not in known and owner not in strays and not await _is_garbage(store, key):
                 strays.add(owner)

@@ -158,7 +158,9 @@ async def test_an_answer_is_bounded_in_bytes_and_the_next_one_goes_on(
     broker = await world.open()
     monkeypatch.setattr("penstock.broker.streams.READ_BYTES_MAX", 50_000)
     for n in range(20):
-        await broker.streams.write(S, build_bodies([b"%d" % (100 * n + i) * 50 for i in range(100)]))
+        await broker.streams.write(
+            S, build_bodies([b"%d" % (100 * n + i) * 50 for i in range(100)])
+        )
     found: list[int] = []
     answers = 0
     at = 1999 if reverse else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 from pathlib import Path
@@ -244,3 +245,16 @@ def test_a_socket_deep_down_has_a_short_name(tmp_path: Path) -> None:
         assert len(far.address) < 107
         Path(far.address).touch()
     assert socket_path(deep, 7).exists()
+
+
+def test_a_lock_that_cannot_say_who_has_it_is_given_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", full)
+        with pytest.raises(UnavailableError, match="No space left"):
+            FolderLock(tmp_path)
+    FolderLock(tmp_path).release()  # there is room again
