@@ -9,6 +9,7 @@ Not here     the protocol (resp/), who may serve a location (broker/), the proce
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 from pathlib import Path
@@ -131,8 +132,11 @@ class Server:
             for connection in list(self.clients.values()):
                 connection.cut()
             await self._emptied()
-        for listener in self._listeners:
-            await listener.wait_closed()
+        # It waits for connections that the loop still counts: those are cut, and nobody needs them.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.close_seconds):
+                for listener in self._listeners:
+                    await listener.wait_closed()
         self._listeners.clear()
 
     async def _emptied(self) -> bool:
