@@ -46,7 +46,7 @@ test-slow: $(STAMP) ## the long suites: many crashes, power cuts, large logs
 bench: $(STAMP) ## measure the log beside the disk's own limit
 	$(BIN)/penstock bench log $(ARGS)
 
-demo: $(STAMP) ## kill a writing process again and again, then count what was lost
+demo: $(STAMP) ## kill processes again and again, then count what was lost
 	$(BIN)/penstock demo $(ARGS)
 
 clean: ## remove what the words above created

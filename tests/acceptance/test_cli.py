@@ -19,7 +19,13 @@ from penstock.cli.bench import append_cells, print_tables
 from penstock.cli.bench_append import AppendCase, PlainFile, Speed, Tally, compare
 from penstock.cli.bench_log import LogResult
 from penstock.cli.bench_read import ReadResult
-from penstock.cli.demo import DemoResult, read_lines, result_table, write_and_kill
+from penstock.cli.demo import (
+    DemoResult,
+    read_lines,
+    result_table,
+    share_table,
+    write_and_kill,
+)
 from penstock.cli.demo_entries import (
     Acknowledged,
     Entry,
@@ -30,6 +36,7 @@ from penstock.cli.demo_entries import (
     encode_entry,
 )
 from penstock.cli.demo_entries import compare as compare_entries
+from penstock.cli.demo_share import ShareResult
 from penstock.cli.figures import disk_bytes, file_system, memory_bytes, percentile
 from penstock.cli.output import print_json
 from penstock.cli.payloads import Payload, make_batches
@@ -411,12 +418,33 @@ def test_bytes_after_the_last_line_end_are_no_acknowledgement() -> None:
         assert list(read_lines(pipe)) == [b"0 0 0 1", b"0 1 1 3"]
 
 
+def shared(**broken: int) -> ShareResult:
+    return ShareResult(
+        members=3,
+        kills=1,
+        verdict=verdict([FIRST], found(FIRST)),
+        unread=broken.get("unread", 0),
+        pending=broken.get("pending", 0),
+        again=7,
+        takeover_ms=[345.0],
+    )
+
+
+def test_processes_that_share_must_lose_nothing_and_leave_nothing() -> None:
+    assert shared().kept
+    assert not shared(unread=1).kept
+    assert not shared(pending=1).kept
+    cells = [str(cell) for column in share_table(shared()).columns for cell in column.cells]
+    assert {"never delivered", "left pending", "7", "345 ms"} <= set(cells)
+
+
 def test_the_demo_table_names_every_count() -> None:
     result = DemoResult(
         kills=5,
         verdict=verdict([FIRST, SECOND], found(FIRST)),
         kept=False,
         reopen_ms=[1.0, 12.0],
+        share=shared(),
     )
     cells = [str(cell) for column in result_table(result).columns for cell in column.cells]
     assert {"lost", "reused offsets", "duplicated", "torn batches", "damaged"} <= set(cells)
@@ -426,7 +454,9 @@ def test_the_demo_table_names_every_count() -> None:
 def test_a_broken_promise_ends_the_demo_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = DemoResult(kills=1, verdict=verdict([FIRST], {}), kept=False, reopen_ms=[1.0])
+    broken = DemoResult(
+        kills=1, verdict=verdict([FIRST], {}), kept=False, reopen_ms=[1.0], share=shared()
+    )
     monkeypatch.setattr("penstock.cli.demo.run", lambda *_, **__: broken)
     assert run_main("demo", "--json") == 1
     assert json.loads(capsys.readouterr().out)["verdict"]["lost"] == 1
@@ -439,7 +469,8 @@ def test_the_demo_kills_real_writers_and_nothing_is_lost(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["kept"] is True
-    assert len(result["reopen_ms"]) == 2
+    assert len(result["reopen_ms"]) == len(result["share"]["takeover_ms"]) == 2
+    assert result["share"]["verdict"]["acknowledged"] > 100
     assert result["verdict"]["found"] >= result["verdict"]["acknowledged"] >= 40
     assert list(tmp_path.iterdir()) == []
 

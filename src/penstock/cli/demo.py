@@ -1,8 +1,9 @@
-"""`penstock demo`: kill a writing process again and again, then count what was lost.
+"""`penstock demo`: kill processes again and again, then count what was lost.
 
-Contract     A real process, a real SIGKILL, a real folder. The numbers come from comparing what
-             the killed processes had acknowledged with what is read back; exit 1 if any promise
-             was broken.
+Contract     Real processes, a real SIGKILL, a real folder. First one that writes alone is killed,
+             then several share a folder and the one that serves it is killed (demo_share.py). The
+             numbers come from comparing what the processes had acknowledged with what is read back;
+             exit 1 if any promise was broken.
 Not here     Power loss: a kill leaves the operating system's cache alone. The power-loss suite
              (`make test-slow`) covers that.
 """
@@ -27,6 +28,7 @@ from rich.table import Table
 
 import penstock
 from penstock.cli.demo_entries import Acknowledged, Verdict, compare, decode_acknowledged
+from penstock.cli.demo_share import ShareResult, share
 from penstock.cli.demo_writer import STREAM
 from penstock.cli.options import Folder, Json
 from penstock.cli.output import print_json, progress_bars, result_console
@@ -39,6 +41,8 @@ SILENCE_S = 20.0
 HINT = "try another --folder, or again when the machine is less busy"
 #: A round ends at an unforeseen number of acknowledged writes between these two.
 WRITES_MIN, WRITES_MAX = 20, 147
+#: Processes that share a folder.
+MEMBERS = 3
 
 
 class DemoResult(msgspec.Struct, frozen=True):
@@ -46,6 +50,7 @@ class DemoResult(msgspec.Struct, frozen=True):
     verdict: Verdict
     kept: bool
     reopen_ms: list[float]  # after each kill
+    share: ShareResult
 
 
 def demo(
@@ -53,7 +58,7 @@ def demo(
     folder: Folder = None,
     as_json: Json = False,
 ) -> None:
-    """Kill a process in the middle of writing, again and again, and count what was lost."""
+    """Kill processes in the middle of their work, again and again, and count what was lost."""
     work = Path(tempfile.mkdtemp(prefix="penstock-demo-", dir=folder))
     try:
         result = run(work, kills=kills)
@@ -62,7 +67,9 @@ def demo(
     if as_json:
         print_json(result)
     else:
-        result_console().print(result_table(result))
+        console = result_console()
+        console.print(result_table(result))
+        console.print(share_table(result.share))
     if not result.kept:
         raise typer.Exit(1)
 
@@ -72,7 +79,7 @@ def run(work: Path, *, kills: int) -> DemoResult:
     acknowledged: list[Acknowledged] = []
     reopen_ms: list[float] = []
     with progress_bars() as bars:
-        task = bars.add_task("demo", total=kills, note="")
+        task = bars.add_task("demo", total=2 * kills, note="")
         for round_ in range(kills):
             bars.update(task, note=f"round {round_ + 1}: writing")
             acknowledged += write_and_kill(work, location, round_, writes=unforeseen_writes())
@@ -84,8 +91,21 @@ def run(work: Path, *, kills: int) -> DemoResult:
         bars.update(task, note="reading everything back")
         with penstock.open(location) as db:
             found = read_all(db.stream(STREAM))
+
+        def report(note: str) -> None:
+            bars.update(task, note=note)
+            if note.startswith("kill"):
+                bars.advance(task)
+
+        shared = share(work, members=MEMBERS, kills=kills, report=report)
     verdict = compare(acknowledged, found)
-    return DemoResult(kills=kills, verdict=verdict, kept=verdict.kept, reopen_ms=reopen_ms)
+    return DemoResult(
+        kills=kills,
+        verdict=verdict,
+        kept=verdict.kept and shared.kept,
+        reopen_ms=reopen_ms,
+        share=shared,
+    )
 
 
 def unforeseen_writes() -> int:
@@ -157,8 +177,32 @@ def read_all(stream: penstock.Stream) -> list[tuple[int, bytes | None]]:
 
 
 def result_table(result: DemoResult) -> Table:
-    verdict = result.verdict
-    table = Table(title=f"{result.kills} processes killed (SIGKILL) while writing")
+    title = f"{result.kills} processes killed (SIGKILL) while writing"
+    table = verdict_table(title, result.verdict)
+    slowest = max(result.reopen_ms)
+    table.add_row("slowest reopen", f"{slowest:,.0f} ms", "after a kill, until readable")
+    return table
+
+
+def share_table(result: ShareResult) -> Table:
+    table = verdict_table(
+        f"{result.members} processes share a folder; whoever serves it is killed,"
+        f" {result.kills} times",
+        result.verdict,
+    )
+    for name, count, meaning in (
+        ("never delivered", result.unread, "the group gave it to nobody"),
+        ("left pending", result.pending, "nobody acknowledged it in the end"),
+    ):
+        table.add_row(name, f"{count:,}", meaning, style="bold red" if count else "green")
+    table.add_row("delivered again", f"{result.again:,}", "its reader was killed, or slow; allowed")
+    slowest = max(result.takeover_ms)
+    table.add_row("slowest takeover", f"{slowest:,.0f} ms", "from a kill to the next write")
+    return table
+
+
+def verdict_table(title: str, verdict: Verdict) -> Table:
+    table = Table(title=title)
     table.add_column("entries")
     table.add_column("count", justify="right")
     table.add_column("")
@@ -173,6 +217,4 @@ def result_table(result: DemoResult) -> Table:
         ("damaged", verdict.damaged, "nothing, or bytes nobody wrote"),
     ):
         table.add_row(name, f"{count:,}", meaning, style="bold red" if count else "green")
-    slowest = max(result.reopen_ms)
-    table.add_row("slowest reopen", f"{slowest:,.0f} ms", "after a kill, until readable")
     return table
