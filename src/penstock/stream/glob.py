@@ -1,7 +1,7 @@
 """Patterns for names, as in Redis' KEYS: * ? [abc] [a-c] [^a] and \\ to take the next as it is.
 
-Translated to a regular expression; whatever the pattern, matching is linear in practice because a
-run of stars is one star.
+Translated to a regular expression that cannot explode: what stands between two stars is taken where
+it comes first, for good (an atomic group), because a later place would leave less for the rest.
 """
 
 from __future__ import annotations
@@ -16,25 +16,28 @@ def compile_glob(pattern: str) -> Callable[[str], bool]:
 
 
 def _translate(pattern: str) -> str:
-    parts: list[str] = []
+    pieces: list[list[str]] = [[]]  # what stands between the stars
     at = 0
     while at < len(pattern):
         char = pattern[at]
         at += 1
         if char == "*":
-            if not parts or parts[-1] != ".*?":
-                parts.append(".*?")
+            pieces.append([])
         elif char == "?":
-            parts.append(".")
+            pieces[-1].append(".")
         elif char == "[":
             part, at = _class(pattern, at)
-            parts.append(part)
+            pieces[-1].append(part)
         else:
             if char == "\\" and at < len(pattern):
                 char = pattern[at]
                 at += 1
-            parts.append(re.escape(char))
-    return "".join(parts)
+            pieces[-1].append(re.escape(char))
+    first, *rest = ("".join(piece) for piece in pieces)
+    if not rest:
+        return first
+    *middle, last = rest
+    return first + "".join(f"(?>.*?{piece})" for piece in middle if piece) + ".*" + last
 
 
 def _class(pattern: str, at: int) -> tuple[str, int]:

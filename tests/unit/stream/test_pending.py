@@ -180,6 +180,20 @@ def test_replacing_lines_leaves_the_others_and_takes_empty_pages_out() -> None:
     assert columns(index) == before
 
 
+def test_many_lines_at_once_are_the_same_as_one_by_one() -> None:
+    index = NO_PAGES.replaced({n: page(n, (n * PAGE_SLOTS, n + 1, n + 2)) for n in (1, 5, 30, 77)})
+    change = {n: page(n, (n * PAGE_SLOTS + 7, n + 3, n + 4)) for n in range(40, 0, -2)}
+    change |= {5: empty_page(5, 2), 6: empty_page(6, 2)}
+    assert len(change) > 16
+    one_by_one = index
+    for number, found in change.items():
+        one_by_one = one_by_one.replaced({number: found})
+    at_once = index.replaced(change)
+    assert columns(at_once) == columns(one_by_one)
+    expected = sorted({1, 30, 77} | set(range(40, 0, -2)) - {6})
+    assert at_once.numbers.tolist() == expected
+
+
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [

@@ -1,0 +1,255 @@
+"""Retention, compaction, expiry and the writing of pages, through a broker on a set clock."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.broker.broker import Broker
+from penstock.broker.keeping import COMPACT_MS, RETAIN_MS
+from penstock.codec.keys import KeyType, prefix
+from penstock.log.batch import build_bodies
+from penstock.log.catalogue import stream_name
+from penstock.log.check import check_log
+from penstock.log.hold import hold_step
+from penstock.log.pages import TAIL_RECORDS
+from penstock.stream.check import check_groups
+from unit.broker.driver import BrokerWorld
+from unit.broker.test_upkeep import rows_of
+
+S, D, G = stream_name("s"), stream_name("dead"), b"g"
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> BrokerWorld:
+    return BrokerWorld(monkeypatch)
+
+
+async def write(broker: Broker, count: int, tag: str = "") -> range:
+    return await broker.streams.write(S, build_bodies([(tag, b"%d" % i) for i in range(count)]))
+
+
+async def edge(broker: Broker) -> tuple[int, int]:
+    info = await broker.streams.info(S)
+    return info.first, info.last
+
+
+async def alive(broker: Broker) -> list[int]:
+    found = (await broker.streams.read(S, 0, 100_000)).messages
+    return [message.offset for message in found if message is not None]
+
+
+async def clean(broker: Broker) -> None:
+    store = broker.committer._require_store()
+    assert await check_log(store) == []
+    assert await check_groups(store) == []
+
+
+async def test_a_limit_on_the_number_holds_soon_after_it_is_set_and_after_every_write(
+    world: BrokerWorld,
+) -> None:
+    broker = await world.open()
+    await write(broker, 50)
+    await broker.streams.configure(S, max_count=20)
+    await world.settle()
+    assert await edge(broker) == (30, 49)
+    await write(broker, 5)
+    await world.settle()
+    assert await edge(broker) == (30, 54), "many writes share one look"
+    await world.pass_ms(broker, RETAIN_MS)
+    assert await edge(broker) == (35, 54)
+    assert (await broker.streams.info(S)).config.max_count == 20
+    await clean(broker)
+    await broker.close()
+
+
+async def test_limits_are_kept_after_a_restart(world: BrokerWorld) -> None:
+    broker = await world.open()
+    await broker.streams.configure(S, max_count=20)
+    await broker.close()
+    broker = await world.open(upkeep=False)
+    await write(broker, 50)
+    assert await edge(broker) == (0, 49)
+    await broker.close()
+    broker = await world.open()
+    await world.settle()
+    assert await edge(broker) == (30, 49)
+    await broker.close()
+
+
+async def test_a_limit_on_bytes_removes_whole_nodes(world: BrokerWorld) -> None:
+    broker = await world.open()
+    for _ in range(5):
+        await write(broker, 1000)
+    size = (await broker.streams.info(S)).bytes
+    await broker.streams.configure(S, max_bytes=size // 2)
+    await world.settle()
+    first, last = await edge(broker)
+    assert first % 1000 == 0
+    assert 2000 <= first <= 4000
+    assert last == 4999
+    await broker.close()
+
+
+async def test_a_limit_on_the_age_needs_no_further_write(world: BrokerWorld) -> None:
+    broker = await world.open()
+    await write(broker, 3)
+    world.clock.pass_ms(5_000)
+    await write(broker, 2)
+    await broker.streams.configure(S, max_age_ms=10_000)
+    await world.pass_ms(broker, 4_000)
+    assert await edge(broker) == (0, 4)
+    await world.pass_ms(broker, 1_001)
+    assert await edge(broker) == (3, 4)
+    await world.pass_ms(broker, 5_000)
+    assert await edge(broker) == (5, 4)
+    await broker.close()
+
+
+async def test_a_limit_can_be_taken_away_and_the_others_stay(world: BrokerWorld) -> None:
+    broker = await world.open()
+    await broker.streams.configure(S, max_count=5, max_age_ms=60_000)
+    await broker.streams.configure(S, max_count=None)
+    config = (await broker.streams.info(S)).config
+    assert (config.max_count, config.max_age_ms) == (None, 60_000)
+    await write(broker, 50)
+    await world.pass_ms(broker, RETAIN_MS)
+    assert await edge(broker) == (0, 49)
+    await broker.close()
+
+
+async def test_retention_stops_at_a_hold_and_eviction_does_not(world: BrokerWorld) -> None:
+    broker = await world.open()
+    await write(broker, 50)
+    await broker.committer.submit(hold_step(1, b"reader", 10))
+    await broker.streams.configure(S, max_count=20)
+    await world.settle()
+    assert await edge(broker) == (10, 49)
+    assert await broker.streams.evict(S, up_to=14) == 5
+    await broker.close()
+
+
+async def test_of_each_tag_the_last_entry_stays(world: BrokerWorld) -> None:
+    broker = await world.open()
+    for tag in ("a", "b", "a", "", "b", ""):
+        await write(broker, 1, tag)
+    await broker.streams.configure(S, compact=True)
+    await world.settle()
+    assert await alive(broker) == [2, 3, 4, 5]
+    await write(broker, 1, "a")
+    await world.pass_ms(broker, COMPACT_MS)
+    assert await alive(broker) == [3, 4, 5, 6]
+    await clean(broker)
+    await broker.close()
+
+
+async def test_compaction_works_through_merged_nodes(world: BrokerWorld) -> None:
+    broker = await world.open()
+    await broker.streams.configure(S, compact=True)
+    for n in range(4):
+        entries = [(f"k{i % 700}", b"%d %d" % (n, i)) for i in range(1000)]
+        await broker.streams.write(S, build_bodies(entries))
+    await world.pass_ms(broker, COMPACT_MS)
+    found = await alive(broker)
+    assert len(found) == 700
+    assert found[-1] == 3999
+    await clean(broker)
+    await broker.close()
+
+
+async def test_a_hold_keeps_entries_from_compaction_until_it_moves(world: BrokerWorld) -> None:
+    broker = await world.open()
+    for _ in range(4):
+        await write(broker, 1, "a")
+    await broker.committer.submit(hold_step(1, b"reader", 1))
+    await broker.streams.configure(S, compact=True)
+    await world.settle()
+    assert await alive(broker) == [1, 2, 3]
+    await broker.committer.submit(hold_step(1, b"reader", None))
+    await write(broker, 1, "b")
+    await world.pass_ms(broker, COMPACT_MS)
+    assert await alive(broker) == [3, 4]
+    await broker.close()
+
+
+async def test_entries_expire_without_a_reader_and_go_to_the_dead_stream(
+    world: BrokerWorld,
+) -> None:
+    broker = await world.open()
+    await write(broker, 5)
+    await broker.streams.group_create(S, G, dead=D)
+    await broker.streams.read_group(S, G, 3, retry_ms=100, expire_ms=1_000)
+    await broker.streams.ack(S, G, [(0, 0)])
+    await world.pass_ms(broker, 999)
+    assert (await broker.streams.group_info(S, G)).expired == 0
+    await world.pass_ms(broker, 1)
+    info = await broker.streams.group_info(S, G)
+    assert (info.expired, info.pending, info.ack_offset) == (2, 0, 3)
+    buried = (await broker.streams.read(D, 0, 10)).messages
+    assert [message and message.data for message in buried] == [b"1", b"2"]
+    await clean(broker)
+    await broker.close()
+
+
+async def test_expiry_goes_on_after_a_restart(world: BrokerWorld) -> None:
+    broker = await world.open()
+    await write(broker, 5)
+    await broker.streams.read_group(S, G, 5, retry_ms=100, expire_ms=1_000)
+    await broker.close()
+    broker = await world.open()
+    await world.pass_ms(broker, 1_000)
+    assert (await broker.streams.group_info(S, G)).expired == 5
+    await broker.close()
+
+
+async def test_a_later_expiry_is_not_forgotten_when_the_earlier_one_is_acknowledged(
+    world: BrokerWorld,
+) -> None:
+    broker = await world.open()
+    await write(broker, 2)
+    await broker.streams.read_group(S, G, 1, retry_ms=100, expire_ms=1_000)
+    await broker.streams.read_group(S, G, 1, retry_ms=100, expire_ms=2_000)
+    await broker.streams.ack(S, G, [(0, 0)])
+    await world.pass_ms(broker, 1_000)
+    await world.pass_ms(broker, 1_000)
+    assert (await broker.streams.group_info(S, G)).expired == 1
+    await broker.close()
+
+
+async def test_the_tail_of_operations_stays_short_and_nothing_is_forgotten(
+    world: BrokerWorld,
+) -> None:
+    broker = await world.open()
+    await write(broker, 3 * TAIL_RECORDS)
+    for n in range(3 * TAIL_RECORDS):
+        await broker.streams.read_group(S, G, 1, retry_ms=1_000_000)
+        if n % 3:
+            await broker.streams.ack(S, G, [(n, n)])
+    await world.settle()
+    assert await rows_of(broker, prefix(KeyType.OPERATIONS)) < TAIL_RECORDS
+    before = (
+        await broker.streams.group_info(S, G),
+        await broker.streams.group_pending(S, G, 0, 9999),
+    )
+    assert before[0].pending == TAIL_RECORDS
+    await clean(broker)
+    await broker.close()
+    broker = await world.open()
+    after = await broker.streams.group_info(S, G), await broker.streams.group_pending(S, G, 0, 9999)
+    assert after == before
+    await broker.close()
+
+
+async def test_a_deleted_stream_takes_its_groups_along(world: BrokerWorld) -> None:
+    broker = await world.open()
+    await write(broker, 10)
+    await broker.streams.read_group(S, G, 5, retry_ms=100)
+    assert await broker.streams.delete(S)
+    assert not await broker.streams.delete(S)
+    await world.settle()
+    for kind in (KeyType.NODE, KeyType.GROUP, KeyType.PAGE):
+        assert await rows_of(broker, prefix(kind)) == 0
+    await clean(broker)
+    await write(broker, 3)
+    found = (await broker.streams.read_group(S, G, 10)).messages
+    assert [message and message.offset for message in found] == [0, 1, 2], "another stream"
+    await broker.close()
