@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.broker.answers import Found, stream_info
+from penstock.broker.answers import Found, StreamInfo, stream_info
 from penstock.broker.commit import Committer, Shown
 from penstock.broker.turns import Turns
 from penstock.codec.keys import Kind
@@ -82,8 +82,7 @@ class GroupRequests:
                     cache=self._cache,
                 )
                 (delivered,) = await self._committer.submit(step)
-                known: NameState | None = self._committer.states.get(name_state_key(name))
-                if known is not None and known.row is None:
+                if self._is_missing(name):
                     begin = 0  # whatever is written from now on is new
                 if delivered.messages or not delivered.moved:
                     return delivered.messages
@@ -91,12 +90,24 @@ class GroupRequests:
         if block_ms == 0 or count == 0:
             await ask()
             return _found(delivered)
+        if self._is_missing(name):
+            begin = 0
         seconds = None if block_ms is None else block_ms / 1000
         key: GroupKey = (name, group)
         await self._turns.wait(key, ask, count, seconds)
         if key not in self._turns:
             self._drop_alarm(key)
+        if not delivered.messages:  # the stream as it is now, not as it was when it was asked
+            return Found(await self.info(name), [])
         return _found(delivered)
+
+    async def info(self, name: LogName) -> StreamInfo:
+        raise NotImplementedError
+
+    def _is_missing(self, name: LogName) -> bool:
+        """Whether there is surely no such stream."""
+        known: NameState | None = self._committer.states.get(name_state_key(name))
+        return known is not None and known.row is None
 
     async def ack(self, name: LogName, group: bytes, ranges: Sequence[tuple[int, int]]) -> int:
         (count,) = await self._committer.submit(ack_step(name, group, ranges))

@@ -277,7 +277,7 @@ class Streams(GroupRequests):
                 async with asyncio.timeout_at(end):
                     await self._waiters.wait(key, offset)
             except TimeoutError:
-                return result
+                return (await self._committer.read(query))[0]
 
     # -- what commits tell
 
