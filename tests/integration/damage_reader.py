@@ -1,6 +1,6 @@
 """A child that opens locations, reads everything, and says what it found.
 
-    python -m integration.damage_reader
+    python -m integration.damage_reader [unsynced]
 
 For each line with a location it answers with one line of JSON: `Reading` as in damage.py. It reads,
 closes, opens and reads once more: recovery must not turn damage into loss that nobody sees.
@@ -15,11 +15,12 @@ import msgspec
 
 import penstock
 from integration.children import say
-from integration.damage import DEADLINE_SECONDS, STREAMS, Reading
+from integration.damage import DEADLINE_SECONDS, STREAMS, Reading, durability_of
+from penstock.store.folder import Durability
 
 
-def read_everything(location: str) -> dict[str, list[tuple[int, str, str]]]:
-    with penstock.open(location, durability="os", deadline=DEADLINE_SECONDS) as db:
+def read_everything(location: str, durability: Durability) -> dict[str, list[tuple[int, str, str]]]:
+    with penstock.open(location, durability=durability, deadline=DEADLINE_SECONDS) as db:
         found = {}
         for name in STREAMS:
             table = db.stream(name).to_arrow()
@@ -33,20 +34,21 @@ def read_everything(location: str) -> dict[str, list[tuple[int, str, str]]]:
         return found
 
 
-def read_twice(location: str) -> Reading:
+def read_twice(location: str, durability: Durability) -> Reading:
     try:
-        first = read_everything(location)
-        second = read_everything(location)
+        first = read_everything(location, durability)
+        second = read_everything(location, durability)
     except Exception as error:
         return Reading(error=type(error).__name__, text=str(error))
     return Reading(found=first, again=first == second)
 
 
-def main() -> None:
+def main(mode: str) -> None:
     warnings.simplefilter("ignore", RuntimeWarning)
+    durability = durability_of(mode)
     for line in sys.stdin:
-        say(msgspec.json.encode(read_twice(line.rstrip("\n"))).decode())
+        say(msgspec.json.encode(read_twice(line.rstrip("\n"), durability)).decode())
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1] if len(sys.argv) > 1 else "os")

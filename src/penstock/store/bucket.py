@@ -4,6 +4,12 @@ Contract     See port.py. A commit is durable when SlateDB's WAL object is writt
              a write before that, so all reads ask for durable rows only.
 Fencing      SlateDB writes WAL objects with put-if-absent: a fenced writer's flush fails, so it
              cannot acknowledge. Reads check the manifest's writer epoch, at most a second old.
+Owners       Each opening ends with a row that names its owner, before anything can be committed.
+             SlateDB raises the epoch at the beginning of an opening, which may fail afterwards, so
+             a newer epoch alone says nothing. `after` is still ours if that row is: then nobody
+             else finished an opening since. The row is read by a reader, which fences nobody, and
+             once more if the epoch was raised by others before we had ours: whoever finished in
+             between makes this opening a FencedError.
 Chain        One row per commit, beside the head row, in the commit itself. Opening demands that
              they are dense and linked, from the oldest that the head row speaks of: a WAL object
              that is missing or empty in the middle is otherwise read as "nothing there". Rows
@@ -19,6 +25,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+
+import xxhash
 
 from penstock.clock import Clock
 from penstock.codec.chain import (
@@ -38,17 +46,22 @@ from penstock.errors import (
     PenstockError,
 )
 from penstock.store.port import Head, Row, Writes
-from penstock.store.slate import COMMON, Place, SlateRows, make_settings, writer_epoch
+from penstock.store.slate import (
+    COMMON,
+    Place,
+    SlateRows,
+    make_settings,
+    read_row,
+    writer_epoch,
+)
 
 #: An epoch that was read this long ago still counts.
 EPOCH_SECONDS = 1.0
-#: A row that every opening writes, to see whether it owns the epoch.
+#: A row that every opening writes, to see whether it owns the epoch, and to say whose it is.
 _OPENED = chain_key(0)
 #: How many chain rows one commit prunes at most.
 PRUNE_ROWS = 100
 CLOSE_SECONDS = 30.0
-#: The epoch that each owner's unfinished opening found.
-_tried: dict[bytes, int] = {}
 
 
 class BucketStore:
@@ -81,16 +94,14 @@ class BucketStore:
         if not create and before == 0:
             place.release()
             raise NotFoundError("there is no Penstock location", hint="check the location")
-        # An opening may fail after it raised the epoch: that one is ours, if `owner` tried it.
-        if after is not None and before not in (after, _tried.get(owner, after - 1) + 1):
-            place.release()
-            raise FencedError(f"another process took over epoch {after}")
-        if owner:
-            _tried[owner] = before
+        # An opening may fail after it raised the epoch: who finished the last one?
+        if after is not None and before != after:
+            opened = await read_row(place, _OPENED) if before > after else None
+            if not _is_opened_by(opened, owner):
+                place.release()
+                raise FencedError(f"another process took over epoch {after}")
         try:
-            store = await cls._open(place, clock=clock)
-            _tried.pop(owner, None)
-            return store
+            return await cls._open(place, before, clock=clock, after=after, owner=owner)
         except FencedError as error:
             if await writer_epoch(place) > before + 1:
                 raise
@@ -98,16 +109,21 @@ class BucketStore:
             raise CorruptError("a WAL object is missing: later ones are there") from error
 
     @classmethod
-    async def _open(cls, place: Place, *, clock: Clock) -> BucketStore:
+    async def _open(
+        cls, place: Place, before: int, *, clock: Clock, after: int | None, owner: bytes
+    ) -> BucketStore:
         rows = await SlateRows.open(place, make_settings(COMMON), durable_only=True)
         try:
             value = await rows.get(CHAIN_HEAD)
             head = decode_chain(value) if value is not None else ChainRecord(0, 0, NO_HASH, NO_HASH)
             await _verify_chain(rows, head)
             epoch, _ = await rows.manifest()
+            others = after is not None and epoch > before + 1
+            if others and not _is_opened_by(await rows.get(_OPENED), owner):
+                raise FencedError(f"another process took over epoch {after}")
             # The epoch that was read is ours only if nobody came in between: this row becomes
             # durable only then.
-            opened = ChainRecord(0, clock.wall_ms(), NO_HASH, NO_HASH)
+            opened = ChainRecord(0, clock.wall_ms(), NO_HASH, _owner_hash(owner))
             seq = await rows.write([(_OPENED, encode_chain(opened))])
             await rows.flush_wal()
         except BaseException:
@@ -190,6 +206,15 @@ class BucketStore:
     async def abandon(self) -> None:
         self._closed = True
         self._rows.forget()
+
+
+def _owner_hash(owner: bytes) -> bytes:
+    return xxhash.xxh3_128_digest(owner) if owner else NO_HASH
+
+
+def _is_opened_by(value: bytes | None, owner: bytes) -> bool:
+    """Whether this is the row of an opening of this owner. Without a name nobody is the same."""
+    return bool(owner) and value is not None and decode_chain(value).hash == _owner_hash(owner)
 
 
 async def _verify_chain(rows: SlateRows, head: ChainRecord) -> None:

@@ -27,10 +27,40 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+class InPlaceError(OSError):
+    """The new file is in its place, but nobody knows whether it will be after a power cut."""
+
+
 def replace_file(path: Path, data: bytes, *, sync: bool) -> None:
-    """Put a whole file in the place of another: after a crash it is the old one or the new one."""
+    """Put a whole file in the place of another: after a crash it is the old one or the new one.
+
+    InPlaceError: readers have the new one, a crash may bring the old one back. Any other OSError:
+    nothing changed.
+    """
     temporary = path.with_name(path.name + ".tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    _write_file(temporary, data, sync=sync)
+    os.rename(temporary, path)
+    if sync:
+        try:
+            sync_folder(path.parent)
+        except OSError as error:
+            raise InPlaceError(error.errno, error.strerror) from error
+
+
+def create_file(path: Path, data: bytes, *, temporary: Path) -> bool:
+    """Make a whole file where there is none; False when there is one. Its name is not synced."""
+    _write_file(temporary, data, sync=True)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    return True
+
+
+def _write_file(path: Path, data: bytes, *, sync: bool) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         while data:
             data = data[os.write(descriptor, data) :]
@@ -38,9 +68,6 @@ def replace_file(path: Path, data: bytes, *, sync: bool) -> None:
             os.fsync(descriptor)
     finally:
         os.close(descriptor)
-    temporary.rename(path)
-    if sync:
-        sync_folder(path.parent)
 
 
 def fill_zeros(descriptor: int, size: int, *, sync: bool) -> None:

@@ -2,7 +2,8 @@
 
 Contract     Jobs run in order, off the event loop. A disk that hangs hangs this thread, never the
              loop: the caller's deadline ends the wait, and the thread settles its debts when it
-             can. It is a daemon, so a hanging disk does not keep the process from ending.
+             can. It is a daemon, so a hanging disk does not keep the process from ending. A job
+             that its caller gave up runs to its end all the same.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, UnavailableError
 
 R = TypeVar("R")
 
@@ -29,9 +30,12 @@ class DiskThread:
         self._jobs: queue.SimpleQueue[tuple[Callable[[], Any], _Done] | None] = queue.SimpleQueue()
         #: Runs when the thread falls idle; a failure of it shows in the next job.
         self.chore: Callable[[], None] | None = None
+        self._finished = False
         threading.Thread(target=self._run, name=name, daemon=True).start()
 
     async def run(self, job: Callable[[], R]) -> R:
+        if self._finished:  # nothing would ever answer
+            raise UnavailableError("the store was closed meanwhile")
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
 
@@ -52,6 +56,7 @@ class DiskThread:
 
     def finish(self, job: Callable[[], None]) -> None:
         """Run a last job whenever the earlier ones are through, then end. Does not wait."""
+        self._finished = True
         self._jobs.put((job, lambda _result, _error: None))
         self._jobs.put(None)
 

@@ -5,12 +5,12 @@ Contract     See port.py. A commit is durable when its journal record is (journa
              (durability="power"), or kill -9 alone (durability="os", for tests).
 Order        write record, fdatasync, look at the epoch, acknowledge. SlateDB gets the commit a
              moment later, many small ones as one batch, and before any read that could miss it.
-             Whoever takes over: claim the epoch, open SlateDB (which fences it too), read the
-             journal.
+             Whoever takes over: opening.py.
 Coverage     A segment is let go when SlateDB has written everything in it to objects and these
              are durable: synchronous by inode flags, or by syncfs where the file system has none.
 Threads      The journal belongs to one daemon thread. A disk that hangs hangs that thread, not
-             the event loop; the caller's deadline ends the wait.
+             the event loop; the caller's deadline ends the wait. Who still waits for SlateDB when
+             the store is abandoned gets an UnavailableError, never a CancelledError.
 """
 
 from __future__ import annotations
@@ -21,39 +21,32 @@ import warnings
 from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from penstock.clock import Clock
 from penstock.codec.chain import (
     NO_HASH,
     ChainRecord,
     chain_hash,
-    decode_batch,
-    decode_chain,
     encode_batch,
     encode_chain,
 )
 from penstock.codec.keys import CHAIN_HEAD
 from penstock.errors import (
-    CorruptError,
     FencedError,
     InvalidError,
     NotFoundError,
     PenstockError,
     UnavailableError,
 )
-from penstock.store import disk, guard
-from penstock.store.diskthread import DiskThread
-from penstock.store.epoch import claim
+from penstock.store import disk
 from penstock.store.journal import Journal
+from penstock.store.opening import Opening, watch_once
 from penstock.store.port import Head, Row, Writes
-from penstock.store.recovery import Recovered, recover
-from penstock.store.slate import COMMON, Place, SlateRows, make_settings
+from penstock.store.slate import SlateRows
 
 Durability = Literal["power", "os"]
 
-#: Replay hands SlateDB batches of about this size.
-REPLAY_BYTES = 4 << 20
 #: Commits wait to be given to SlateDB together until they have this size, or for so long.
 APPLY_BYTES = 128 << 10
 APPLY_SECONDS = 0.002
@@ -83,26 +76,23 @@ class FolderStore:
         folder: Path,
         rows: SlateRows,
         journal: Journal,
-        thread: DiskThread,
+        opening: Opening,
         *,
-        head: ChainRecord | None,
-        uncovered: list[ChainRecord],
         clock: Clock,
-        sync: bool,
-        synced: bool,
     ) -> None:
+        thread, uncovered = opening.thread, opening.recovered.records
         self.epoch = journal.epoch.number
         self._folder = folder
         self._rows = rows
         self._journal = journal
-        self._head = head or ChainRecord(0, 0, NO_HASH, NO_HASH)
+        self._head = opening.head or ChainRecord(0, 0, NO_HASH, NO_HASH)
         self._clock = clock
-        self._sync = sync
-        self._synced = synced  # SlateDB's own files are durable when written
+        self._sync = opening.sync
+        self._synced = opening.synced
         self._thread = thread
         thread.chore = journal.mark
         #: Hashes, 16 bytes each, of the commits up to the head that may not be in objects yet.
-        self._uncovered = bytearray().join(record.hash for record in uncovered)
+        self._uncovered = bytearray().join(record.chain.hash for record in uncovered)
         #: What is acknowledged and not given to SlateDB yet.
         self._waiting: dict[bytes, bytes | None] = {}
         self._waiting_bytes = 0
@@ -114,7 +104,7 @@ class FolderStore:
         self._syncer: asyncio.Task[None] | None = None
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
         self._closed = False
-        if not synced:
+        if not self._synced:
             self._syncer = asyncio.get_running_loop().create_task(self._sync_often())
         if uncovered:
             self._keep()
@@ -154,65 +144,13 @@ class FolderStore:
     ) -> FolderStore:
         if folder.exists() and not folder.is_dir():
             raise InvalidError(f"{folder} is a file", hint="name a folder")
-        thread = DiskThread("penstock-journal")
-        epoch = rows = None
+        opening = Opening(folder, clock=clock, sync=sync)
         try:
-            synced = await thread.run(partial(_prepare_folder, folder, sync=sync))
-            epoch = await thread.run(
-                partial(claim, folder / "journal", sync=sync, after=after, owner=owner)
-            )
-            if not synced:
-                await thread.run(partial(guard.distrust, folder))
-            await thread.run(partial(guard.check, folder))
-            rows = await SlateRows.open(
-                Place.folder(folder / "store"), _settings(slow_sync=not synced), durable_only=False
-            )
-            await _check_tables(rows, folder)
-            stored = await _stored_head(rows)
-            recovered = await thread.run(partial(recover, folder / "journal", stored))
-            head = await _replay(rows, recovered) or stored
-            journal = await thread.run(
-                partial(
-                    Journal,
-                    folder / "journal",
-                    epoch,
-                    store_id=recovered.store_id or clock.entropy(16),
-                    start=head,
-                    stored=stored,
-                    inherited=recovered.segments,
-                    entropy=clock.entropy,
-                    sync=sync,
-                )
-            )
+            rows, journal = await opening.run(after=after, owner=owner)
         except BaseException as error:
-            if rows is not None:
-                rows.forget()
-            if epoch is None:
-                thread.finish(lambda: None)
-                raise
-            try:
-                if isinstance(error, FencedError):
-                    epoch.check()  # really fenced: raises
-                    # SlateDB saw a newer writer, but nobody took the folder: its files disagree.
-                    raise CorruptError(f"{folder}: the store's epochs are damaged") from error
-                raise
-            finally:
-                thread.finish(epoch.release)
-        store = cls(
-            folder,
-            rows,
-            journal,
-            thread,
-            head=head,
-            uncovered=[record.chain for record in recovered.records],
-            clock=clock,
-            sync=sync,
-            synced=synced,
-        )
-        if not synced:
-            # Before anything is acknowledged there must be a manifest that survives a power cut.
-            await store._thread.run(store._watch_once)
-        return store
+            opening.give_up(error)
+            raise
+        return cls(folder, rows, journal, opening, clock=clock)
 
     # -- reads
 
@@ -250,9 +188,10 @@ class FolderStore:
         body = encode_batch(writes)
         previous = self._head.hash
         chain = ChainRecord(n, time_ms, previous, chain_hash(previous, n, time_ms, body))
-        if self._applying.done():
-            self._applying.result()  # the store failed since: say so before anything is written
+        self._raise_failure()  # the store failed since: say so before anything is written
         await self._thread.run(lambda: self._journal.append(chain, body))
+        if self._closed:
+            raise UnavailableError("the store was closed while it committed")
         self._head = chain
         self._uncovered += chain.hash
         self._waiting.update(writes)
@@ -303,13 +242,24 @@ class FolderStore:
         self._check()
         while self._waiting or not self._applying.done():
             self._apply()
-            await asyncio.shield(self._applying)  # raises what a failed write raised
+            await asyncio.wait([self._applying])  # which stays as it is when the wait is cancelled
+            self._raise_failure()
+            if self._closed:
+                raise UnavailableError("the store was closed meanwhile")
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """What the last write to SlateDB raised. A cancelled one never cancels who waits for it."""
+        if not self._applying.done():
+            return  # another one is on its way by now
+        if self._applying.cancelled():
+            raise UnavailableError("the store was closed meanwhile")
         self._applying.result()
 
     # -- letting go of what SlateDB has
 
     def _keep(self) -> None:
-        if self._keeper is None or self._keeper.done():
+        if not self._closed and (self._keeper is None or self._keeper.done()):
             self._keeper = asyncio.get_running_loop().create_task(self._care())
 
     async def _care(self) -> None:
@@ -343,8 +293,7 @@ class FolderStore:
             await self._clock.sleep(WATCH_SECONDS if self._synced else SYNC_SECONDS)
 
     def _watch_once(self) -> None:
-        barrier = None if self._synced else partial(disk.sync_file_system, self._folder)
-        guard.watch(self._folder, sync=self._sync, barrier=barrier)
+        watch_once(self._folder, self.epoch, sync=self._sync, synced=self._synced)
 
     async def _sync_often(self) -> None:
         """Without synchronous folders, garbage collection must not run ahead of what is durable."""
@@ -359,10 +308,21 @@ class FolderStore:
         await self._applied()
         # A checkpoint is the state of the last manifest: without a flush it misses commits.
         await self._rows.flush_memtable()
-        return await self._rows.create_checkpoint(lifetime_ms=lifetime_ms)
+        checkpoint_id = await self._rows.create_checkpoint(lifetime_ms=lifetime_ms)
+        await self._keep_manifest()
+        return checkpoint_id
 
     async def renew_checkpoint(self, checkpoint_id: str, *, lifetime_ms: int) -> None:
         await self._rows.renew_checkpoint(checkpoint_id, lifetime_ms=lifetime_ms)
+        await self._keep_manifest()
+
+    async def _keep_manifest(self) -> None:
+        """A checkpoint is in a manifest alone: no later opening may go back before that one."""
+        if not self._synced:
+            try:
+                await self._thread.run(self._watch_once)
+            except OSError as error:
+                raise UnavailableError(f"{self._folder}: {error.strerror}") from error
 
     async def drop_checkpoint(self, checkpoint_id: str) -> None:
         await self._rows.drop_checkpoint(checkpoint_id)
@@ -407,76 +367,3 @@ class FolderStore:
         # The thread may hang in the disk; it lets go of the files when it can, never before: a file
         # descriptor that is closed too early could become somebody else's file.
         self._thread.finish(self._journal.release)
-
-
-def _prepare_folder(folder: Path, *, sync: bool) -> bool:
-    """Make the folders; True when what SlateDB writes there needs no sync of ours."""
-    (folder / "journal").mkdir(parents=True, exist_ok=True)
-    (folder / "store").mkdir(exist_ok=True)
-    if not sync:
-        return True
-    store = folder / "store"
-    # Flags pass to new folders only: those of a copy, or of durability="os", have none.
-    folders = [store, *(path for path in store.rglob("*") if path.is_dir())]
-    flagged = all(disk.is_synchronous(path) for path in folders)
-    synced = all([disk.make_synchronous(path) for path in folders])
-    if not flagged or not synced:
-        disk.sync_file_system(folder)  # what is there already was never synced
-    disk.sync_folder(folder)
-    disk.sync_folder(folder.parent)
-    return synced
-
-
-def _settings(*, slow_sync: bool) -> Any:
-    """SlateDB's settings for a folder; with syncfs, garbage must outlive the pause between two."""
-    if not slow_sync:
-        return make_settings(COMMON, {"wal_enabled": False})
-    ages = {
-        f"garbage_collector_options.{kind}_options.min_age": "60s"
-        for kind in ("compacted", "compactions", "manifest")
-    }
-    return make_settings(COMMON, {"wal_enabled": False}, ages)
-
-
-async def _check_tables(rows: SlateRows, folder: Path) -> None:
-    """Demand the SSTs in full length: SlateDB would retry reading behind a file's end for ever."""
-    for name, least_bytes in (await rows.tables()).items():
-        path = folder / "store" / "compacted" / f"{name}.sst"
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
-            raise CorruptError(f"{path}: a table of the store is missing") from None
-        if size < least_bytes:
-            raise CorruptError(f"{path}: {size} bytes long, at least {least_bytes} were written")
-
-
-async def _stored_head(rows: SlateRows) -> ChainRecord | None:
-    """The newest commit that SlateDB itself has, by its head row and by its manifest."""
-    value = await rows.get(CHAIN_HEAD)
-    _, last_seq = await rows.manifest()
-    stored = decode_chain(value) if value is not None else None
-    if (stored.n if stored else 0) != last_seq:
-        raise CorruptError(
-            f"the store's manifest ends at commit {last_seq}, its head row at "
-            f"{stored.n if stored else 0}"
-        )
-    return stored
-
-
-async def _replay(rows: SlateRows, recovered: Recovered) -> ChainRecord | None:
-    """Give SlateDB the commits that only the journal has; many commits make one batch."""
-    pending: dict[bytes, bytes | None] = {}
-    size = 0
-    chain: ChainRecord | None = None
-    for record in recovered.records:
-        pending.update(decode_batch(record.body))
-        size += len(record.body)
-        chain = record.chain
-        if size >= REPLAY_BYTES:
-            pending[CHAIN_HEAD] = encode_chain(chain)
-            await rows.write(pending.items(), seqnum=chain.n)
-            pending, size = {}, 0
-    if chain is not None and pending:
-        pending[CHAIN_HEAD] = encode_chain(chain)
-        await rows.write(pending.items(), seqnum=chain.n)
-    return chain

@@ -8,13 +8,28 @@ Contract     `watch` remembers the hash of the newest manifest soon after it was
              manifest that is older than one we saw, or has other bytes, is a CorruptError. One that
              is newer than what we saw was written in the last moment of a killed process, and is
              taken as it is.
-File         journal/manifests: magic "PENSTKM1" (8) | { id (u64) | xxh3_64 of the file (u64) } ...
-             | checksum (u64, xxh3_64 of what is before); little-endian, newest last
-Both block; FolderStore runs them on its disk thread.
+No sync      Where folders cannot be synchronous, `distrust` goes back to the manifest that was seen
+             last, which a sync covered: after a power cut a later one may be a name without bytes.
+             Nothing is taken away for that. The engine of a process that was overtaken may still
+             run, and it writes its next manifest under the number after the last one it knows,
+             only if that is free: a number that became free again would let it write the newest
+             manifest of all, with its old epoch, past SlateDB's fence. So the trusted bytes are
+             written once more, above everything that is there, with a writer's and a compactor's
+             epoch above all others. That one file, which comes to be as a whole or not at all, both
+             goes back and fences: whoever lost the number to it reads it, and finds itself fenced.
+             The list of compactions is no more durable than manifests are, and is only a note of
+             what the compactor is doing: it gets an empty one on top. The garbage collector's notes
+             of how far it came (gc/*.boundary, a decimal number) may be torn as well: SlateDB
+             refuses a torn one, and makes do without.
+File         journal/E.manifests, the highest epoch's counts: no process writes over another one's.
+             Magic "PENSTKM1" (8) | { id (u64) | xxh3_64 of the file (u64) } | checksum (u64,
+             xxh3_64 of what is before); little-endian
+All of it blocks; FolderStore runs it on its disk thread.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 from collections.abc import Callable
@@ -22,16 +37,15 @@ from pathlib import Path
 
 import xxhash
 
-from penstock.codec.scalars import U64_MAX
 from penstock.errors import CorruptError
-from penstock.store.disk import replace_file
+from penstock.store import enginefiles
+from penstock.store.disk import create_file, replace_file
+from penstock.store.epoch import numbers
 
 _MAGIC = b"PENSTKM1"
 _ENTRY = struct.Struct("<QQ")
 _CHECKSUM = struct.Struct("<Q")
-_NAME = re.compile(r"(\d+)\.manifest")
-#: More than one, because a process that was overtaken may write an older list over a newer one.
-KEPT = 16
+_LIST = re.compile(r"(\d+)\.manifests")
 
 
 def check(folder: Path) -> None:
@@ -51,21 +65,53 @@ def check(folder: Path) -> None:
         raise CorruptError(f"{path}: is not what was written")
 
 
-def distrust(folder: Path) -> None:
-    """Where files become durable only by our syncs: forget the manifests that none of them covered.
+def distrust(folder: Path, *, epoch: int, check: Callable[[], None]) -> int:
+    """Where files become durable only by our syncs: go back to what the last of them covered.
 
-    After a power cut such a manifest may be a name without its bytes. What it brought is still in
-    the journal, because segments are let go only after a sync and `watch`; the tables of the one
-    before are still there, because garbage is collected only when it is a minute old.
+    What later manifests brought is still in the journal, because segments are let go only after a
+    sync and `watch`; the tables of the one before are still there, because garbage is collected
+    only when it is a minute old. `check` raises when this opening must have no effect any more.
+    -> the writer epoch that whoever opens now must be above
     """
     seen = _read(folder)
-    for path in (folder / "store" / "manifest").glob("*.manifest"):
-        match = _NAME.fullmatch(path.name)
-        if match and int(match[1]) > max(seen, default=U64_MAX):
-            path.unlink()
+    if not seen or not (trusted := _manifest_path(folder, max(seen))).exists():
+        return 0  # in the second case `guard.check` says whether anything is left to go on with
+    last, data = max(seen), trusted.read_bytes()
+    found = enginefiles.epochs(data)
+    if xxhash.xxh3_64_intdigest(data) != seen[last] or found is None:
+        raise CorruptError(f"{trusted}: is not what was written")
+    for path in (folder / "store" / "gc").glob("*.boundary"):
+        if not path.read_bytes().isdigit():
+            path.unlink(missing_ok=True)
+    temporary = folder / "journal" / f"{epoch}.distrust.tmp"
+    while True:
+        writer, compactor = found
+        newest, _ = _newest(folder) or (last, None)
+        if newest <= last:
+            break
+        for later_number in range(last + 1, newest + 1):
+            path = _manifest_path(folder, later_number)
+            with contextlib.suppress(FileNotFoundError):
+                later = enginefiles.epochs(path.read_bytes()) or (0, 0)
+                writer, compactor = max(writer, later[0]), max(compactor, later[1])
+        writer, compactor = writer + 1, compactor + 1
+        copy = enginefiles.with_epochs(data, writer=writer, compactor=compactor)
+        check()
+        if create_file(_manifest_path(folder, newest + 1), copy, temporary=temporary):
+            break  # else the other engine was faster: go above that one
+    compactions = folder / "store" / "compactions"
+    while (number := _newest_number(compactions)) is not None:
+        empty = enginefiles.no_compactions(compactor=compactor)
+        path = compactions / f"{number + 1:020d}.compactions"
+        check()
+        if create_file(path, empty, temporary=temporary):
+            break
+    return writer
 
 
-def watch(folder: Path, *, sync: bool, barrier: Callable[[], None] | None = None) -> None:
+def watch(
+    folder: Path, *, epoch: int, sync: bool, barrier: Callable[[], None] | None = None
+) -> None:
     """Remember the newest manifest, if it is a new one; `barrier` makes it durable before."""
     newest = _newest(folder)
     if newest is None:
@@ -75,40 +121,51 @@ def watch(folder: Path, *, sync: bool, barrier: Callable[[], None] | None = None
         seen = _read(folder)
     except CorruptError:
         seen = {}  # this process has trusted the manifest since it opened: begin a new list
-    if number not in seen:
-        seen[number] = xxhash.xxh3_64_intdigest(path.read_bytes())
-        if barrier is not None:
-            barrier()
-        kept = sorted(seen.items())[-KEPT:]
-        raw = _MAGIC + b"".join(_ENTRY.pack(*entry) for entry in kept)
-        checksum = _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
-        replace_file(_path(folder), raw + checksum, sync=sync)
+    if number in seen:
+        return
+    digest = xxhash.xxh3_64_intdigest(path.read_bytes())
+    if barrier is not None:
+        barrier()
+    raw = _MAGIC + _ENTRY.pack(number, digest)
+    checksum = _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
+    replace_file(_list_path(folder, epoch), raw + checksum, sync=sync)
+    for (older,) in numbers(folder / "journal", _LIST):
+        if older < epoch:
+            _list_path(folder, older).unlink(missing_ok=True)
 
 
-def _path(folder: Path) -> Path:
-    return folder / "journal" / "manifests"
+def _list_path(folder: Path, epoch: int) -> Path:
+    return folder / "journal" / f"{epoch}.manifests"
+
+
+def _manifest_path(folder: Path, number: int) -> Path:
+    return folder / "store" / "manifest" / f"{number:020d}.manifest"
+
+
+def _newest_number(folder: Path) -> int | None:
+    names = folder.glob(f"*.{folder.name}") if folder.is_dir() else ()
+    return max((int(path.stem) for path in names if path.stem.isdecimal()), default=None)
 
 
 def _newest(folder: Path) -> tuple[int, Path] | None:
-    found = (
-        (int(match[1]), path)
-        for path in (folder / "store" / "manifest").glob("*.manifest")
-        if (match := _NAME.fullmatch(path.name))
-    )
-    return max(found, default=None)
+    number = _newest_number(folder / "store" / "manifest")
+    return None if number is None else (number, _manifest_path(folder, number))
 
 
 def _read(folder: Path) -> dict[int, int]:
-    path = _path(folder)
+    """The manifest that was seen last, as {its number: its hash}; none in a new folder."""
+    lists = numbers(folder / "journal", _LIST)
+    if not lists:
+        return {}
+    path = _list_path(folder, *lists[-1])
     try:
         data = path.read_bytes()
-    except FileNotFoundError:
-        return {}
+    except FileNotFoundError:  # a newcomer replaced it meanwhile by its own
+        return _read(folder)
     raw, checksum = data[: -_CHECKSUM.size], data[-_CHECKSUM.size :]
     if (
-        len(data) < len(_MAGIC) + _CHECKSUM.size
+        len(data) != len(_MAGIC) + _ENTRY.size + _CHECKSUM.size
         or not raw.startswith(_MAGIC)
-        or (len(raw) - len(_MAGIC)) % _ENTRY.size
         or _CHECKSUM.unpack(checksum)[0] != xxhash.xxh3_64_intdigest(raw)
     ):
         raise CorruptError(f"{path}: is damaged")

@@ -11,6 +11,7 @@ Invariants   J1  the head lists a segment before any record is in it, and no lon
                  bytes change
              J2  a writer never touches another epoch's segments; its own start n voids whatever an
                  older epoch still writes
+             J3  a segment is there as long as a head that a crash could bring back lists it
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from penstock.codec.journal import (
     encode_record,
 )
 from penstock.errors import UnavailableError
-from penstock.store.disk import fill_zeros, replace_file
+from penstock.store.disk import InPlaceError, fill_zeros, replace_file
 from penstock.store.epoch import HEAD, SEGMENT, Epoch, head_path, numbers, segment_path
 from penstock.store.port import RefusedError
 
@@ -98,8 +99,12 @@ class Journal:
         # A head before the first segment: segments without any head are a loss.
         self._replace_head(msgspec.structs.replace(self._head, segments=inherited))
         self._active = self._allocate(segment_bytes)
-        self._write_head()
-        self._remove_unlisted()
+        try:
+            self._write_head()
+            self._remove_unlisted()
+        except OSError:
+            os.close(self._active.descriptor)
+            raise
 
     # -- writing
 
@@ -120,7 +125,9 @@ class Journal:
     def mark(self) -> None:
         """While idle: put something valid behind the last commit, so that damage to it is seen."""
         chain, self._unmarked = self._unmarked, None
-        if chain is not None and self._active.end + RECORD_BYTES <= self._active.size:
+        if self._failed or chain is None:
+            return  # behind a record that may be torn nothing valid may follow
+        if self._active.end + RECORD_BYTES <= self._active.size:
             self._write(MARK, chain, b"")
 
     def _write(self, kind: int, chain: ChainRecord, body: bytes) -> None:
@@ -160,8 +167,13 @@ class Journal:
         self._spare.insert(0, self._allocate(max(size, self._segment_bytes)))
         try:
             self._write_head()
-        except OSError:
-            self._discard(self._spare.pop(0))
+        except OSError as error:
+            # J3: the head that is in place may list it. Whatever no head lists in the end goes with
+            # the next `cover` or opening.
+            segment = self._spare.pop(0)
+            os.close(segment.descriptor)
+            if not isinstance(error, InPlaceError):
+                self._path(segment).unlink(missing_ok=True)
             raise
 
     def _allocate(self, size: int) -> Segment:
@@ -211,24 +223,31 @@ class Journal:
         except OSError:
             self._inherited, self._used, self._head = before
             raise
-        self._remove_unlisted(keep=frozenset(segment.name.slot for segment in covered))
+        self._use_again(covered)
+
+    def _use_again(self, covered: list[Segment]) -> None:
+        """Make segments that no head lists spare ones; let go of those that are too many."""
         spare = self._spare
+        fitting = [segment for segment in covered if segment.size == self._segment_bytes]
+        again = fitting[: max(0, SPARES_MAX - len(spare))]
+        for segment in covered:
+            if segment not in again:
+                os.close(segment.descriptor)
         try:
-            for segment in covered:
-                if segment.size == self._segment_bytes and len(self._spare) < SPARES_MAX:
-                    renewed = self._begin(segment.name.slot, segment.descriptor, segment.size)
-                    self._spare = [*self._spare, renewed]
-                else:
-                    self._discard(segment)
-            if covered:
+            self._remove_unlisted(keep=frozenset(segment.name.slot for segment in again))
+            for segment in again:
+                renewed = self._begin(segment.name.slot, segment.descriptor, segment.size)
+                self._spare = [*self._spare, renewed]
+            if again:
                 self._write_head()
         except OSError:
             self._spare = spare  # J1: what no head lists is not written to
+            for segment in again:
+                os.close(segment.descriptor)
             raise
 
-    def _discard(self, segment: Segment) -> None:
-        os.close(segment.descriptor)
-        segment_path(self.folder, self.epoch.number, segment.name.slot).unlink(missing_ok=True)
+    def _path(self, segment: Segment) -> Path:
+        return segment_path(self.folder, self.epoch.number, segment.name.slot)
 
     def _write_head(self) -> None:
         segments = (*self._used, self._active, *self._spare)
@@ -263,7 +282,7 @@ class Journal:
             )
         )
         for segment in (*self._used, self._active, *self._spare):
-            segment_path(self.folder, self.epoch.number, segment.name.slot).unlink(missing_ok=True)
+            self._path(segment).unlink(missing_ok=True)
         for name in self._inherited:
             segment_path(self.folder, name.epoch, name.slot).unlink(missing_ok=True)
 

@@ -128,9 +128,10 @@ def _segment_records(folder: Path, store_id: bytes, name: SegmentName) -> Iterab
     path = segment_path(folder, name.epoch, name.slot)
     try:
         with path.open("rb") as file:
-            # A killed writer may not have come to its fdatasync: what we build on must be durable.
-            os.fdatasync(file.fileno())
             data = file.read()
+            # A killed writer may not have come to its fdatasync: what we build on must be durable.
+            # Only now: what a writer adds between a sync and the reading would be built upon too.
+            os.fdatasync(file.fileno())
     except FileNotFoundError:
         raise CorruptError(f"{path}: a journal segment is missing") from None
     header = decode_header(data, str(path))

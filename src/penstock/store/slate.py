@@ -173,6 +173,19 @@ async def writer_epoch(place: Place) -> int:
     return manifest.writer_epoch if manifest is not None else 0
 
 
+async def read_row(place: Place, key: bytes) -> bytes | None:
+    """One durable row, without becoming the writer and without leaving a checkpoint."""
+    builder = engine.DbReaderBuilder(place.path, place.objects)
+    builder.with_reader_mode(engine.ReaderMode.FOLLOW_LATEST())
+    with translated():
+        reader = await builder.build()
+        try:
+            value: bytes | None = await reader.get(key)
+        finally:
+            await reader.shutdown()
+    return value
+
+
 class SlateRows:
     def __init__(self, place: Place, db: engine.Db, *, durable_only: bool) -> None:
         self._place = place

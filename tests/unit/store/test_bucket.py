@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.clock import SystemClock
@@ -60,3 +62,88 @@ async def test_chain_rows_are_pruned_by_writing_alone(monkeypatch: pytest.Monkey
     again = await open_store("memory://bucket-prune", clock=SystemClock())
     assert again.head().n == 40
     await again.close()
+
+
+async def lost(*_args: object, **_options: object) -> None:
+    raise UnavailableError("the network is gone")
+
+
+async def attempt(location: str, after: int, patch: pytest.MonkeyPatch, *, raises: bool) -> None:
+    """An opening of ours that fails, after or before it raised the epoch."""
+    with patch.context() as inner:
+        if raises:
+            inner.setattr(bucket, "_verify_chain", lost)
+        else:
+            inner.setattr(SlateRows, "open", lost)
+        with pytest.raises(UnavailableError):
+            await open_store(location, clock=SystemClock(), after=after, owner=b"me")
+
+
+@pytest.mark.parametrize("pattern", ["+-", "-+", "++", "+-+", "--"])
+async def test_whatever_our_openings_failed_at_the_next_one_succeeds(
+    monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    location = f"memory://bucket-again{pattern}"
+    store = await open_store(location, clock=SystemClock(), owner=b"me")
+    await store.commit(1, [(b"\x01\x0bk", b"v")], time_ms=1, epoch=store.epoch)
+    for sign in pattern:
+        await attempt(location, store.epoch, monkeypatch, raises=sign == "+")
+    again = await open_store(location, clock=SystemClock(), after=store.epoch, owner=b"me")
+    assert again.epoch == store.epoch + pattern.count("+") + 1
+    assert again.head().n == 1
+    for handle in (store, again):
+        await handle.close()
+
+
+@pytest.mark.parametrize("pattern", ["-", "+", "-+"])
+async def test_a_failed_opening_of_ours_takes_nothing_from_who_opened_since(
+    monkeypatch: pytest.MonkeyPatch, pattern: str
+) -> None:
+    location = f"memory://bucket-rightful{pattern}"
+    store = await open_store(location, clock=SystemClock(), owner=b"me")
+    for sign in pattern:
+        await attempt(location, store.epoch, monkeypatch, raises=sign == "+")
+    other = await open_store(location, clock=SystemClock(), owner=b"other")
+    await other.commit(1, [(b"\x01\x0bk", b"v")], time_ms=1, epoch=other.epoch)
+    with pytest.raises(FencedError):
+        await open_store(location, clock=SystemClock(), after=store.epoch, owner=b"me")
+    await other.commit(2, [(b"\x01\x0bk", b"w")], time_ms=2, epoch=other.epoch)
+    await other.verify()
+    for handle in (store, other):
+        await handle.close()
+
+
+async def test_who_finishes_an_opening_in_the_middle_of_ours_makes_us_fenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    location = "memory://bucket-between"
+    store = await open_store(location, clock=SystemClock(), owner=b"me")
+    real = SlateRows.open
+
+    async def after_another(*args: Any, **options: Any) -> SlateRows:
+        monkeypatch.setattr(SlateRows, "open", real)
+        other = await open_store(location, clock=SystemClock(), owner=b"other")
+        await other.abandon()
+        return await real(*args, **options)
+
+    monkeypatch.setattr(SlateRows, "open", after_another)
+    with pytest.raises(FencedError):
+        await open_store(location, clock=SystemClock(), after=store.epoch, owner=b"me")
+    await store.close()
+
+
+async def test_an_opening_that_nobody_finished_takes_nothing_from_the_owner(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A process that died while it opened owns nothing, though it raised the epoch."""
+    location = "memory://bucket-died"
+    store = await open_store(location, clock=SystemClock(), owner=b"me")
+    with monkeypatch.context() as patch:
+        patch.setattr(bucket, "_verify_chain", lost)
+        with pytest.raises(UnavailableError):
+            await open_store(location, clock=SystemClock(), owner=b"other")
+    again = await open_store(location, clock=SystemClock(), after=store.epoch, owner=b"me")
+    with pytest.raises(FencedError):
+        await open_store(location, clock=SystemClock(), after=store.epoch)
+    for handle in (store, again):
+        await handle.close()

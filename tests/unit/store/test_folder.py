@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
+import threading
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import penstock
 from penstock.clock import SystemClock
-from penstock.errors import CorruptError, UnavailableError
-from penstock.store import disk
+from penstock.errors import CorruptError, FencedError, UnavailableError
+from penstock.store import disk, epoch, opening
+from penstock.store.diskthread import DiskThread
 from penstock.store.folder import FolderStore
+from penstock.store.journal import Journal
 from penstock.store.slate import SlateRows
 
 
@@ -140,3 +145,238 @@ async def test_a_missing_log_row_is_corruption_and_not_an_empty_stream(tmp_path:
 
     with pytest.raises(CorruptError, match="is missing"):
         await asyncio.to_thread(use)
+
+
+# -- who waits when the store ends
+
+
+class SlowWrites:
+    """SlateDB's writes wait for `go`, and say when one has begun."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+        real = SlateRows.write
+
+        async def slow(rows: SlateRows, *args: Any, **options: Any) -> int:
+            self.begun.set()
+            await self.go.wait()
+            return await real(rows, *args, **options)
+
+        patch.setattr(SlateRows, "write", slow)
+
+
+async def test_who_waits_for_slatedb_when_the_store_is_abandoned_is_told_and_not_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    slow = SlowWrites(monkeypatch)
+    await commit(store, 1)
+    await slow.begun.wait()
+    await commit(store, 2)
+    waiting = [asyncio.create_task(store.get(b"\x01\x0bk%d" % n)) for n in (1, 2)]
+    waiting.append(asyncio.create_task(store.checkpoint(lifetime_ms=1000)))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    await store.abandon()
+    results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [UnavailableError] * 3
+
+
+async def test_giving_up_a_wait_stops_neither_the_write_nor_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    slow = SlowWrites(monkeypatch)
+    await commit(store, 1)
+    await slow.begun.wait()
+    impatient, patient = (asyncio.create_task(store.get(b"\x01\x0bk1")) for _ in range(2))
+    await asyncio.sleep(0)
+    impatient.cancel()
+    await asyncio.sleep(0)
+    slow.go.set()
+    assert await patient == b"v1"
+    assert impatient.cancelled()
+    await store.close()
+
+
+async def test_a_wait_ends_when_the_store_ends_between_two_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first write is done, the second must not begin any more: nothing is left to wait for."""
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    slow = SlowWrites(monkeypatch)
+    await commit(store, 1)
+    await slow.begun.wait()
+    await commit(store, 2)
+    store._applying.remove_done_callback(store._look_at)
+    store._applying.add_done_callback(lambda _: setattr(store, "_closed", True))
+    reader = asyncio.create_task(store.get(b"\x01\x0bk2"))
+    await asyncio.sleep(0)
+    slow.go.set()
+    with pytest.raises(UnavailableError):
+        await reader
+    await store.abandon()
+
+
+async def test_a_read_waits_for_the_writes_that_follow_the_one_under_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    slow = SlowWrites(monkeypatch)
+    await commit(store, 1)
+    await slow.begun.wait()
+    await commit(store, 2)
+    reader = asyncio.create_task(store.get(b"\x01\x0bk2"))
+    await asyncio.sleep(0)
+    slow.go.set()
+    assert await reader == b"v2"
+    await store.close()
+
+
+async def test_a_commit_that_the_store_did_not_outlive_is_not_acknowledged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    go, real = threading.Event(), Journal.append
+
+    def slow(journal: Journal, *args: Any) -> None:
+        go.wait()
+        real(journal, *args)
+
+    monkeypatch.setattr(Journal, "append", slow)
+    writer = asyncio.create_task(commit(store, 1))
+    await asyncio.sleep(0)
+    await store.abandon()
+    go.set()
+    with pytest.raises(UnavailableError):
+        await writer
+
+
+async def test_a_thread_that_has_finished_says_so_to_who_comes_late() -> None:
+    thread = DiskThread("test")
+    assert await thread.run(lambda: 1) == 1
+    thread.finish(lambda: None)
+    with pytest.raises(UnavailableError):
+        await thread.run(lambda: 2)
+
+
+# -- openings that fail, or that nobody waits for any more
+
+
+def open_files(folder: Path) -> list[str]:
+    """The epochs and segments in this folder that this process has open, removed ones too."""
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.append(os.readlink(f"/proc/self/fd/{name}"))
+    journal = [path for path in found if path.startswith(f"{folder}/journal/")]
+    return [path for path in journal if ".epoch" in path or ".segment" in path]
+
+
+def disk_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "penstock-journal"}
+
+
+async def until_ended(threads: set[threading.Thread]) -> None:
+    for thread in threads:
+        await asyncio.to_thread(thread.join)
+
+
+class Hangs:
+    """A call that hangs in the disk, the first time, until `go`."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, owner: Any, name: str) -> None:
+        self.reached, self.go = threading.Event(), threading.Event()
+        real = getattr(owner, name)
+
+        def hang(*args: Any, **options: Any) -> Any:
+            if not self.reached.is_set():
+                self.reached.set()
+                self.go.wait()
+            return real(*args, **options)
+
+        patch.setattr(owner, name, hang)
+
+
+async def give_up(opening_task: asyncio.Task[FolderStore], hangs: Hangs) -> None:
+    await asyncio.to_thread(hangs.reached.wait)
+    opening_task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening_task
+
+
+@pytest.mark.parametrize("place", ["claim", "sync", "journal"])
+async def test_an_opening_that_was_given_up_harms_nobody_when_the_disk_answers_at_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    folder = tmp_path / "d"
+    store = await FolderStore.open(folder, clock=SystemClock())
+    await commit(store, 1)
+    await store.close()
+    before = disk_threads()
+    owner, name = {
+        "claim": (epoch, "numbers"),
+        "sync": (epoch, "sync_folder"),
+        "journal": (Journal, "_allocate"),
+    }[place]
+    hangs = Hangs(monkeypatch, owner, name)
+    await give_up(asyncio.create_task(FolderStore.open(folder, clock=SystemClock())), hangs)
+    hanging = disk_threads() - before
+    store = await FolderStore.open(folder, clock=SystemClock())
+    await commit(store, 2)
+    mine = sorted(open_files(folder))
+    hangs.go.set()
+    await until_ended(hanging)
+    assert set(open_files(folder)) <= set(mine)
+    assert len(open_files(folder)) == 2, "the epoch and the segment of the one that is open"
+    await commit(store, 3)
+    await store.verify()
+    assert await store.get(b"\x01\x0bk3") == b"v3"
+    await store.close()
+
+
+async def test_an_opening_that_fails_at_its_very_end_lets_go_of_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "d"
+    monkeypatch.setattr("penstock.store.disk.make_synchronous", lambda path: False)
+    forgotten: list[SlateRows] = []
+    real = SlateRows.forget
+
+    def forget(rows: SlateRows) -> None:
+        forgotten.append(rows)
+        real(rows)
+
+    monkeypatch.setattr(SlateRows, "forget", forget)
+    before = disk_threads()
+
+    def fails(*_args: Any, **_options: Any) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(opening, "watch_once", fails)
+        with pytest.raises(UnavailableError, match="Input/output"):
+            await FolderStore.open(folder, clock=SystemClock())
+    await until_ended(disk_threads() - before)
+    assert open_files(folder) == []
+    assert len(forgotten) == 1
+    store = await FolderStore.open(folder, clock=SystemClock())
+    await commit(store, 1)
+    await store.close()
+
+
+async def test_who_was_overtaken_while_opening_says_so_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "d"
+    real = Journal.__init__
+
+    def overtaken(journal: Journal, *args: Any, **options: Any) -> None:
+        real(journal, *args, **options)
+        epoch.claim(folder / "journal", sync=False).release()
+
+    monkeypatch.setattr(Journal, "__init__", overtaken)
+    before = disk_threads()
+    with pytest.raises(FencedError):
+        await FolderStore.open(folder, clock=SystemClock())
+    await until_ended(disk_threads() - before)
+    assert open_files(folder) == []

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from penstock.codec.chain import NO_HASH, ChainRecord, chain_hash
-from penstock.codec.journal import HEADER_BYTES, RECORD_BYTES, decode_head
-from penstock.errors import CorruptError, FencedError
-from penstock.store.disk import replace_file
+from penstock.codec.journal import (
+    COMMIT,
+    HEADER_BYTES,
+    RECORD_BYTES,
+    decode_head,
+    encode_record,
+)
+from penstock.errors import CorruptError, FencedError, UnavailableError
+from penstock.store import disk
+from penstock.store.disk import InPlaceError, replace_file
 from penstock.store.epoch import Epoch, claim
 from penstock.store.journal import Journal
+from penstock.store.port import RefusedError
 from penstock.store.recovery import Recovered, recover
 
 SEGMENT = 1 << 16
@@ -432,27 +442,31 @@ def test_an_append_is_written_then_synced_then_checked_against_the_epoch(
     assert calls == [("write", descriptor), ("sync", descriptor), ("epoch", 1)]
 
 
-def test_every_segment_is_made_durable_before_recovery_reads_it(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_segment_is_made_durable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     writer = Writer(folder)
     for _ in range(4):
         writer.append(SEGMENT // 2)
-    intact = {path: path.read_bytes() for path in folder.glob("*.segment")}
-    assert len(intact) > 2
-    for path in intact:
-        path.write_bytes(bytes(len(intact[path])))
     synced: list[Path] = []
-
-    def appears(descriptor: int) -> None:
-        """The sync brings the bytes, so whoever reads before it finds zeros."""
-        path = Path(f"/proc/self/fd/{descriptor}").readlink()
-        synced.append(path)
-        path.write_bytes(intact[path])
-
-    monkeypatch.setattr(os, "fdatasync", appears)
+    monkeypatch.setattr(
+        os, "fdatasync", lambda fd: synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+    )
     assert numbers(recover(folder, None)) == [1, 2, 3, 4]
-    assert sorted(synced) == sorted(intact)
+    assert len(synced) > 2
+    assert sorted(synced) == sorted(folder.glob("*.segment"))
+
+
+def test_what_lands_in_a_segment_while_it_is_made_durable_is_not_built_upon(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes from a writer that was stopped, and the next power cut takes it away."""
+    writer = Writer(folder)
+    writer.append()
+    segment, body = writer.journal._active, body_of(2)
+    late = encode_record(COMMIT, 1, next_chain(writer.last, body), body, segment.name.salt)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", lambda fd: os.pwrite(segment.descriptor, late, segment.end))
+        assert numbers(recover(folder, None)) == [1]
+    assert numbers(recover(folder, None)) == [1, 2]
 
 
 def test_a_segment_that_cannot_be_made_durable_is_not_recovered(
@@ -466,3 +480,216 @@ def test_a_segment_that_cannot_be_made_durable_is_not_recovered(
     monkeypatch.setattr(os, "fdatasync", fails)
     with pytest.raises(OSError, match="Input/output error"):
         recover(folder, None)
+
+
+class Told:
+    """What was asked of the disk, in order: the call, and the file's name."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, str]] = []
+        for call in ("fsync", "fdatasync"):
+            patch.setattr(os, call, self._synced(call, getattr(os, call)))
+        patch.setattr(os, "rename", self._named("rename", os.rename))
+        patch.setattr(Path, "unlink", self._named("unlink", Path.unlink))
+
+    def _synced(self, call: str, real: Callable[[int], None]) -> Callable[[int], None]:
+        def told(descriptor: int) -> None:
+            self.calls.append((call, Path(f"/proc/self/fd/{descriptor}").readlink().name))
+            real(descriptor)
+
+        return told
+
+    def _named(self, call: str, real: Callable[..., None]) -> Callable[..., None]:
+        def told(path: Path, *args: object, **options: object) -> None:
+            self.calls.append((call, path.name))
+            real(path, *args, **options)
+
+        return told
+
+
+def test_a_replaced_file_is_durable_before_its_name_is_and_the_name_before_it_returns(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir()
+    told = Told(monkeypatch)
+    replace_file(folder / "1.head", b"x", sync=True)
+    assert told.calls == [("fsync", "1.head.tmp"), ("rename", "1.head.tmp"), ("fsync", "journal")]
+    told.calls.clear()
+    replace_file(folder / "1.head", b"y", sync=False)
+    assert told.calls == [("rename", "1.head.tmp")]
+
+
+def test_a_claim_is_durable_before_it_fences_and_the_fence_before_it_returns(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder.mkdir()
+    claim(folder, sync=True, owner=b"old")
+    told = Told(monkeypatch)
+    claim(folder, sync=True, owner=b"new")
+    assert told.calls == [
+        ("fsync", "2.epoch"),
+        ("fsync", "journal"),
+        ("unlink", "1.epoch"),
+        ("fsync", "journal"),
+    ]
+
+
+def test_a_new_segment_is_durable_before_the_head_lists_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(folder, sync=True)
+    told = Told(monkeypatch)
+    writer.journal.prepare()
+    assert told.calls == [
+        ("fsync", "1-1.segment"),
+        ("fdatasync", "1-1.segment"),
+        ("fsync", "1.head.tmp"),
+        ("rename", "1.head.tmp"),
+        ("fsync", "journal"),
+    ]
+
+
+def fails(*_args: object) -> None:
+    raise OSError(5, "Input/output error")
+
+
+def test_after_a_failed_sync_the_journal_takes_nothing_more_not_even_a_mark(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(folder, sync=True)
+    writer.append()
+    end = writer.journal._active.end
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fdatasync", fails)
+        with pytest.raises(UnavailableError, match="the journal failed"):
+            writer.append()
+    writer.journal._unmarked = writer.last
+    before = only_segment(folder).read_bytes()
+    writer.journal.mark()
+    with pytest.raises(UnavailableError, match="must be opened again"):
+        writer.append()
+    assert only_segment(folder).read_bytes() == before
+    assert writer.journal._active.end == end
+
+
+# A head that is in place, and perhaps not durable.
+
+
+@pytest.mark.parametrize("when", ["prepare", "append"])
+def test_a_segment_stays_when_the_head_that_lists_it_may_come_back(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    writer = Writer(folder, sync=True)
+    writer.append()
+    with monkeypatch.context() as patch:
+        patch.setattr(disk, "sync_folder", fails)
+        if when == "prepare":
+            with pytest.raises(InPlaceError, match="Input/output"):
+                writer.journal.prepare()
+        else:
+            with pytest.raises(RefusedError, match="Input/output"):
+                writer.append(SEGMENT * 2)
+    assert open_segments(folder) == 1
+    writer.append()
+    assert numbers(recover(folder, None)) == [1, 2], (
+        "the head that is there lists all that is there"
+    )
+    last = writer.append(SEGMENT // 2)
+    writer.append(SEGMENT // 2)
+    writer.journal.cover(last.n, last.hash)
+    head = decode_head((folder / "1.head").read_bytes(), "head")
+    listed = {f"{name.epoch}-{name.slot}.segment" for name in head.segments}
+    assert {path.name for path in folder.glob("*.segment")} == listed
+
+
+def test_a_segment_goes_when_no_head_can_list_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = Writer(folder, sync=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", fails)
+        with pytest.raises(OSError, match="Input/output"):
+            writer.journal.prepare()
+    assert only_segment(folder).name == "1-0.segment"
+    assert open_segments(folder) == 1
+
+
+def open_segments(folder: Path) -> int:
+    """How many descriptors of segments this process has in this folder, removed ones too."""
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            target = os.readlink(f"/proc/self/fd/{name}")
+            count += target.startswith(f"{folder}/") and ".segment" in target
+    return count
+
+
+@pytest.mark.parametrize("call", [1, 2, 3, 4])
+@pytest.mark.parametrize("what", ["_begin", "_remove_unlisted", "_replace_head"])
+def test_a_cover_that_fails_loses_no_descriptor_and_no_commit(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, what: str, call: int
+) -> None:
+    writer = Writer(folder)
+    chains = [writer.append(SEGMENT // 2) for _ in range(20)]
+    real, calls = getattr(Journal, what), itertools.count(1)
+
+    def fails_once(self: Journal, *args: object, **options: object) -> object:
+        if next(calls) == call:
+            raise OSError(5, "Input/output error")
+        return real(self, *args, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Journal, what, fails_once)
+        with contextlib.suppress(OSError):
+            writer.journal.cover(chains[15].n, chains[15].hash)
+    journal = writer.journal
+    known = len(journal._used) + len(journal._spare) + 1
+    assert open_segments(folder) == known
+    for _ in range(6):
+        writer.append(SEGMENT // 2)
+    assert numbers(recover(folder, chains[15]))[-1] == 26
+    journal.release()
+    assert open_segments(folder) == 0
+
+
+# Fencing
+
+
+def test_a_copy_made_of_hard_links_keeps_no_writer_alive(folder: Path, tmp_path: Path) -> None:
+    old = Writer(folder)
+    old.append()
+    shutil.copytree(folder, tmp_path / "backup", copy_function=os.link)
+    claim(folder, sync=False)
+    with pytest.raises(FencedError):
+        old.append()
+
+
+def test_another_file_under_the_same_name_is_another_epoch(folder: Path, tmp_path: Path) -> None:
+    old = Writer(folder)
+    (folder / "1.epoch").rename(tmp_path / "kept")
+    (folder / "1.epoch").write_bytes(b"")
+    with pytest.raises(FencedError):
+        old.append()
+
+
+def test_an_epoch_that_cannot_be_looked_up_is_not_an_answer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old = Writer(folder)
+    monkeypatch.setattr(os, "stat", fails)
+    with pytest.raises(UnavailableError, match="Input/output"):
+        old.journal.epoch.check()
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_a_claim_that_was_given_up_fences_nobody_and_leaves_nothing(
+    folder: Path, looks: int
+) -> None:
+    folder.mkdir()
+    first = claim(folder, sync=False)
+    counter = itertools.count()
+    with pytest.raises(UnavailableError, match="given up"):
+        claim(folder, sync=False, given_up=lambda: next(counter) >= looks)
+    first.check()
+    assert [path.name for path in folder.iterdir()] == ["1.epoch"]
+    assert claim(folder, sync=False, after=first.number).number == 2
