@@ -46,7 +46,7 @@ def pages(draw: st.DrawFn) -> PageRow:
         draw(u64),
         np.array(slots, np.uint16),
         column(u16, np.uint16),
-        column(i64, np.int64),
+        column(st.integers(1, 2**63 - 1), np.int64),
         column(i64, np.int64),
     )
 

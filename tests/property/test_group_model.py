@@ -66,8 +66,9 @@ groups = st.sampled_from(GROUPS)
 streams = st.sampled_from([S, S, S, DEAD])
 sizes = st.one_of(st.integers(1, 5), st.integers(1, 5), st.integers(1, 1500))
 counts = st.one_of(st.integers(0, 5), st.integers(0, 40), st.integers(0, 900))
-retries = st.none() | st.sampled_from([1, 5, 50])
+retries = st.none() | st.sampled_from([1, 5, 50, 5000])
 expiries = st.none() | st.sampled_from([3, 20, 100])
+limits = st.sampled_from([3, 50, 3000])
 places = st.floats(0, 1)
 starts = st.sampled_from(["first", "new"]) | places
 
@@ -219,10 +220,13 @@ class GroupMachine(RuleBasedStateMachine):
         log = self.model.streams.get(name)
         return int(place * len(log.entries)) if log else 0
 
-    @initialize(count=sizes)
-    def open(self, count: int) -> None:
+    @initialize(count=sizes, limits=st.tuples(limits, limits), bury=st.booleans())
+    def open(self, count: int, limits: tuple[int, int], bury: bool) -> None:
         self.driver = self.run(LogDriver.open())
         self.write(S, count)
+        for key, max_pending in zip(GROUPS, limits, strict=False):
+            self.create(key, "first", max_pending, bury)
+            self.read_and_keep(key, count, 100)
 
     # The steps, each with what the model does: a rule submits one of them, or several as one tick.
 
@@ -265,6 +269,13 @@ class GroupMachine(RuleBasedStateMachine):
         if group is not None:
             group.drop(acked)
         return ack_step(*key, pairs), len(acked)
+
+    def drawn_offset(self, data: st.DataObject, key: tuple[LogName, bytes], other: Any) -> Any:
+        """One that is pending, where there is one."""
+        group = self.model.groups.get(key)
+        if group is None or not group.pending:
+            return other
+        return data.draw(st.sampled_from(sorted(group.pending)))
 
     def drawn_pairs(self, data: st.DataObject, key: tuple[LogName, bytes]) -> list[tuple[int, int]]:
         group = self.model.groups.get(key)
@@ -337,9 +348,11 @@ class GroupMachine(RuleBasedStateMachine):
         for reply, wanted in zip(self.run(self.driver.submit(*steps)), expected, strict=True):
             self.check(reply, wanted)
 
-    @rule(key=groups, start=starts)
-    def move(self, key: tuple[LogName, bytes], start: Any) -> None:
+    @rule(key=groups, start=starts, data=st.data())
+    def move(self, key: tuple[LogName, bytes], start: Any, data: st.DataObject) -> None:
         to = self.at(key[0], start)
+        if data.draw(st.booleans()):
+            to = self.drawn_offset(data, key, to)
         step = set_step(*key, to)
         group = self.model.groups.get(key)
         if group is None:
@@ -350,7 +363,7 @@ class GroupMachine(RuleBasedStateMachine):
         group.next = self.model.start(key[0], to)
         group.drop([offset for offset in group.pending if offset >= group.next])
 
-    @rule(key=groups, start=starts, max_pending=st.sampled_from([3, 50, 3000]), bury=st.booleans())
+    @rule(key=groups, start=starts, max_pending=limits, bury=st.booleans())
     def create(self, key: tuple[LogName, bytes], start: Any, max_pending: int, bury: bool) -> None:
         if key in self.model.groups:
             return
@@ -395,12 +408,25 @@ class GroupMachine(RuleBasedStateMachine):
         step, expected = self.evicted(name, place)
         self.check(self.do(step), expected)
 
-    @rule(name=streams, place=places, stride=st.integers(1, 50), count=st.integers(1, 1500))
-    def compact(self, name: LogName, place: float, stride: int, count: int) -> None:
+    @rule(
+        key=groups,
+        place=places,
+        stride=st.integers(1, 50),
+        count=st.integers(1, 1500),
+        data=st.data(),
+    )
+    def compact(
+        self,
+        key: tuple[LogName, bytes],
+        place: float,
+        stride: int,
+        count: int,
+        data: st.DataObject,
+    ) -> None:
+        name, low = key[0], self.drawn_offset(data, key, self.at(key[0], place))
         log, state = self.model.streams.get(name), self.run(self.driver.state(name))
         if log is None or state is None:
             return
-        low = self.at(name, place)
         left = list(range(low, min(low + count, len(log.entries)), stride))
         for offset in left:
             log.entries[offset] = None
@@ -451,6 +477,27 @@ class GroupMachine(RuleBasedStateMachine):
         owner = data.draw(st.sampled_from(self.driver.tail.owners()))
         plan = plan_flush(self.driver.tail.of(owner))
         self.flushing = owner, plan.sequence, list(plan.pages)
+
+    @precondition(lambda self: self.driver.tail.owners())
+    @rule(data=st.data(), key=groups)
+    def flush_with_work_between(self, data: st.DataObject, key: tuple[LogName, bytes]) -> None:
+        """A whole flush, and after each of its commits something else or nothing."""
+        self.driver.clock.ms += 50
+        self.read_and_keep(key, data.draw(counts), data.draw(expiries))
+        if self.flushing is None:
+            self.flush_begins(data)
+        while self.flushing is not None:
+            self.flush_goes_on(data)
+            match data.draw(st.sampled_from("rrao")):
+                case "r":
+                    # What waits since long is due, and comes again.
+                    self.driver.clock.ms += data.draw(st.sampled_from([0, 50]))
+                    self.read_and_keep(key, data.draw(counts), data.draw(expiries))
+                case "a":
+                    self.ack(key, data)
+            self.rows_say_what_the_model_says()
+        if data.draw(st.booleans()):
+            self.trim()
 
     @precondition(lambda self: self.flushing is not None)
     @rule(data=st.data())
@@ -586,7 +633,7 @@ def _settings(examples: int, steps: int) -> settings:
 
 
 TestGroups = GroupMachine.TestCase
-TestGroups.settings = _settings(80, 40)
+TestGroups.settings = _settings(150, 40)
 
 
 @pytest.mark.slow

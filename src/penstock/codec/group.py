@@ -157,6 +157,8 @@ def decode_page(data: bytes, what: str) -> PageRow:
     reader.end()
     if count and (int(slots[-1]) >= PAGE_SLOTS or (slots[1:] <= slots[:-1]).any()):
         raise CorruptError(f"{what}: slots are not rising below {PAGE_SLOTS}")
+    if (row.retry <= 0).any():
+        raise CorruptError(f"{what}: a retry time is not positive")
     return row
 
 
@@ -221,7 +223,7 @@ def _read_runs(reader: Reader, what: str) -> Offsets:
         raise reader.fail(what, "has runs that cannot be")
     starts = firsts.astype(np.int64)
     ends = starts + lengths
-    if (starts[1:] < ends[:-1]).any():
+    if (starts[1:] <= ends[:-1]).any():  # touching ones would be one run
         raise reader.fail(what, "has runs that do not rise")
     before = np.concatenate(([0], np.cumsum(lengths)[:-1]))
     offsets: Offsets = np.repeat(starts - before, lengths) + np.arange(int(lengths.sum()))

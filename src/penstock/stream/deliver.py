@@ -75,6 +75,7 @@ MAX_PENDING = 1000
 #: evicted entries it clears on the way, how many nodes it looks at for a living entry.
 COUNT_MAX = 100_000
 BYTES_MAX = 64 << 20
+BURY_BYTES = 4 << 20
 CLEARED_PAGES = 16
 NODES_MAX = 256
 
@@ -99,6 +100,7 @@ class _Seen:
         self.next = 0
         self.skipped = 0
         self.dead: list[Message] = []
+        self.more_due = False  # pages with due entries were left for the next request
 
 
 def check_start(start: object) -> Start:
@@ -153,9 +155,10 @@ def deliver_step(
         room = _room(
             count - len(seen.due), retry_ms, pending=pending, max_pending=state.row.max_pending
         )
+        if seen.more_due:
+            room = 0  # what is due comes first
         await _see_new(view, seen, log, state.head.next, room, cache)
         if state.row.dead and len(seen.expired):
-            seen.dead = await _read_offsets(view, log, seen.expired, cache)
             await load_target(view, stream_name(state.row.dead), make=True)
         numbers = {message.offset // PAGE_SLOTS for message in seen.new}
         for number in numbers if retry_ms is not None else ():
@@ -296,6 +299,9 @@ async def _see_pending(
 
     for number in state.index.expired(now_ms)[:CLEARED_PAGES]:
         seen.expired = np.concatenate((seen.expired, (await page(number)).expired(now_ms)))
+    if state.row.dead and len(seen.expired):
+        # As many as one commit may bury; the others expire with the next request.
+        seen.dead, seen.expired = await _read_offsets(view, log, seen.expired, cache, BURY_BYTES)
     for number in state.index.between(0, log.first)[:CLEARED_PAGES]:
         evicted = (await page(number)).between(0, log.first)
         seen.evicted = np.concatenate((seen.evicted, np.setdiff1d(evicted, seen.expired)))
@@ -305,6 +311,7 @@ async def _see_pending(
         # A page that is due only with what expired or was evicted is cleared in its turn; so many
         # of them may be there that not all can be looked at.
         if wanted <= 0 or misses:
+            seen.more_due = True
             break
         known = number in seen.pages
         found = (await page(number)).due(now_ms)
@@ -314,10 +321,9 @@ async def _see_pending(
         wanted -= len(found)
         misses += not known and not len(found)
     if len(due):
-        living = await _read_offsets(view, log, due, cache)
-        seen.due, cut = _within_bytes(living)
-        if not cut:
-            seen.compacted = np.setdiff1d(due, _offsets(living))
+        seen.due, looked = await _read_offsets(view, log, due, cache, BYTES_MAX)
+        seen.compacted = np.setdiff1d(looked, _offsets(seen.due))
+        seen.more_due = seen.more_due or len(looked) < len(due)
 
 
 async def _see_new(
@@ -363,14 +369,21 @@ async def _see_new(
 
 
 async def _read_offsets(
-    view: View, log: LogState, offsets: Offsets, cache: NodeCache | None
-) -> list[Message]:
-    """The living ones of these entries."""
+    view: View, log: LogState, offsets: Offsets, cache: NodeCache | None, bytes_max: int
+) -> tuple[list[Message], Offsets]:
+    """The living ones of these entries, and which of them were looked at: all, or as many as
+    `bytes_max` allows."""
     found: list[Message] = []
+    size = 0
     for low, high in _runs(offsets):
         async for node, start, stop in read_nodes(view.store, log, low, high, cache=cache):
-            found += (message for message in messages(node, start, stop) if message is not None)
-    return found
+            for i, message in enumerate(messages(node, start, stop), node.first + start):
+                if size > bytes_max:
+                    return found, offsets[offsets < i]
+                if message is not None:
+                    found.append(message)
+                    size += len(message.data)
+    return found, offsets
 
 
 def _runs(offsets: Offsets) -> Sequence[tuple[int, int]]:
@@ -382,16 +395,6 @@ def _runs(offsets: Offsets) -> Sequence[tuple[int, int]]:
         for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
         if stop > start
     ]
-
-
-def _within_bytes(found: list[Message]) -> tuple[list[Message], bool]:
-    """As many as one answer may hold, and whether some were left out."""
-    size = 0
-    for i, message in enumerate(found):
-        size += len(message.data)
-        if size > BYTES_MAX and i:
-            return found[:i], True
-    return found, False
 
 
 def _offsets(found: Sequence[Message]) -> Offsets:

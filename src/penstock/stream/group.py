@@ -225,9 +225,12 @@ async def _stored_page(view: View, group_id: int, number: int) -> Page:
 
 def pages_of(operation: Operation) -> frozenset[int]:
     """Numbers of the pages that an operation changes."""
-    if operation.pages is not None:
-        return operation.pages
-    return frozenset(touched(decode_group_operation(operation.body)))
+    if operation.pages is None:
+        # It came from a row: decoded once, not for every page that is loaded.
+        pages = frozenset(touched(decode_group_operation(operation.body)))
+        msgspec.structs.force_setattr(operation, "pages", pages)
+        return pages
+    return operation.pages
 
 
 def page_number(key: bytes) -> int:

@@ -494,15 +494,29 @@ async def test_an_answer_holds_a_bounded_number_of_bytes(monkeypatch: pytest.Mon
     assert await offsets(8) == [0, 1, 2]
     assert await driver.ack((0, 7)) == 3
     assert await offsets(8) == [3, 4, 5]
+    assert await offsets(8) == [6, 7]
     driver.wait(10)
-    # One of those that are due is cut off: it stays as it was, and is not taken for compacted.
-    found = await offsets(3)
-    assert found[:2] == [3, 4]
-    assert 5 not in found
+    # Some that are due are cut off: they stay as they were, and are not taken for compacted.
+    assert await offsets(8) == [3, 4, 5]
     by_offset = {entry.offset: entry.deliveries for entry in await driver.pending()}
-    assert [by_offset[offset] for offset in (3, 4, 5)] == [2, 2, 1]
+    assert [by_offset[offset] for offset in (3, 4, 5, 6, 7)] == [2, 2, 2, 1, 1]
     assert (await driver.info()).skipped == 0
-    assert 5 in await offsets(8)
+    assert await offsets(8) == [6, 7]
+
+
+async def test_a_burial_is_bounded_in_bytes_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deliver, "BURY_BYTES", 25)
+    driver = await GroupDriver.open()
+    await driver.log.append(S, [b"%010d" % i for i in range(8)])
+    await driver.create(dead=DEAD)
+    await driver.deliver(8, retry_ms=10, expire_ms=20)
+    driver.wait(20)
+    buried = []
+    for _ in range(4):
+        await driver.deliver(0)
+        buried.append(len(await data_of(driver.log, DEAD)))
+    assert buried == [3, 6, 8, 8]
+    assert (await driver.info()).expired == 8
 
 
 async def test_an_entry_larger_than_an_answer_comes_alone(monkeypatch: pytest.MonkeyPatch) -> None:
