@@ -49,7 +49,7 @@ Durability = Literal["power", "os"]
 
 #: Commits wait to be given to SlateDB together until they have this size, or for so long.
 APPLY_BYTES = 128 << 10
-APPLY_SECONDS = 0.002
+APPLY_SECONDS = 0.02
 #: With this much waiting, a commit waits for SlateDB.
 WAITING_BYTES = 8 << 20
 #: More segments than this waiting to be covered: ask SlateDB to flush now.
