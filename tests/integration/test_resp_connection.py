@@ -8,6 +8,7 @@ import socket
 import struct
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -292,28 +293,36 @@ def test_a_bug_in_a_command_is_logged_once_and_answered_and_the_server_goes_on(
         assert served.server.counts.internal_errors == 1
 
 
-def test_closing_lets_commands_in_flight_finish(monkeypatch: pytest.MonkeyPatch) -> None:
+LONE = ((b"TWRITE", b"other", b"t", b"x"), b":0\r\n")
+ENTRIES = ((b"TWRITE", b"other", b"ENTRIES", b"t", b"x"), b"*2\r\n:0\r\n:0\r\n")
+
+
+@pytest.mark.parametrize(("words", "reply"), [LONE, ENTRIES])
+def test_closing_lets_commands_in_flight_finish(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[bytes, ...], reply: bytes
+) -> None:
     with RespServer() as served, served.connect() as wire, served.connect() as idle:
         reader = served.connect()
         reader.words(b"TREAD", b"s", b"0", b"9", b"BLOCK", b"0")
         served.until(lambda: blocked(served))
         go = served.call(asyncio.Event)
-        write = served.broker.streams.write
+        store = served.broker.committer._require_store()
+        commit = store.commit
 
-        async def slow(*arguments: object, **options: object) -> range:
+        async def slow(*arguments: Any, **options: Any) -> None:
             await go.wait()
-            return await write(*arguments, **options)  # type: ignore[arg-type]
+            await commit(*arguments, **options)
 
-        monkeypatch.setattr(served.broker.streams, "write", slow)
+        monkeypatch.setattr(store, "commit", slow)
         assert idle.ask(b"PING") == b"+PONG"
-        wire.words(b"TWRITE", b"other", b"t", b"x")
+        wire.words(*words)
         served.until(lambda: any(c.busy and not c.blocked for c in clients(served)))
         # In a list, because `call` would wait for it.
         (closing,) = served.call(lambda: [asyncio.ensure_future(served.server.close())])
         assert idle.rest() == b""
         assert reader.rest() == b""
         served.call(go.set)
-        assert wire.rest() == b":0\r\n"
+        assert wire.rest() == reply
         served.until(closing.done)
         with pytest.raises(ConnectionError):
             Wire(served.port).ask(b"PING")
@@ -324,16 +333,22 @@ def clients(served: RespServer) -> list[Connection]:
     return list(served.server.clients.values())
 
 
-def test_closing_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("words", [LONE[0], ENTRIES[0]])
+def test_closing_does_not_wait_for_ever(
+    monkeypatch: pytest.MonkeyPatch, words: tuple[bytes, ...]
+) -> None:
     with RespServer(limits=Limits(close_seconds=0.05)) as served, served.connect() as wire:
         go = served.call(asyncio.Event)
 
-        async def stuck(*arguments: object, **options: object) -> range:
-            await go.wait()
-            return range(0, 1)
+        store = served.broker.committer._require_store()
+        commit = store.commit
 
-        monkeypatch.setattr(served.broker.streams, "write", stuck)
-        wire.words(b"TWRITE", b"s", b"t", b"x")
+        async def stuck(*arguments: Any, **options: Any) -> None:
+            await go.wait()
+            await commit(*arguments, **options)
+
+        monkeypatch.setattr(store, "commit", stuck)
+        wire.words(*words)
         served.until(lambda: any(c.busy for c in clients(served)))
         served.call(served.server.close)
         assert wire.rest() == b""
@@ -498,3 +513,39 @@ def test_idle_seconds_count_from_the_end_of_the_last_connection() -> None:
             assert served.server.idle_seconds == 0
         served.until(lambda: served.server.idle_seconds > 0)
         assert served.server.connections == 0
+
+
+@pytest.mark.parametrize(
+    ("failure", "reply", "log"),
+    [
+        (UnavailableError("no disk"), b"-UNAVAILABLE no disk", []),
+        (ZeroDivisionError("a bug"), b"-ERR internal error", ["TWRITE failed"]),
+    ],
+)
+def test_a_lone_write_that_fails_is_answered_and_the_connection_goes_on(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, reply: bytes, log: list[str]
+) -> None:
+    with RespServer() as served, served.connect() as wire:
+        served.expects_log = True
+
+        def broken(*arguments: object) -> asyncio.Future[range]:
+            future = asyncio.get_running_loop().create_future()
+            future.set_exception(failure)
+            return future
+
+        with monkeypatch.context() as patch:
+            patch.setattr(served.broker.streams, "post", broken)
+            assert wire.ask(b"TWRITE", b"s", b"t", b"x").startswith(reply)
+        assert served.log == log
+        assert wire.ask(b"TWRITE", b"s", b"t", b"x") == b":0"
+
+
+def test_a_lone_write_of_somebody_who_left_is_done_all_the_same() -> None:
+    with RespServer() as served:
+        with served.connect() as wire:
+            wire.words(b"TWRITE", b"s", b"t", b"x")
+        with served.connect() as other:
+            served.until(lambda: served.server.counts.connections == 2)
+            served.until(lambda: served.server.connections == 1)
+            served.until(lambda: served.broker.committer.health.commits == 1)
+            assert other.ask(b"TLEN", b"s") == b":1"

@@ -88,8 +88,9 @@ class Broker:
             on_timers=upkeep.remind,
             on_open=opened,
             on_states=changed,
+            on_finish=lambda error: streams.finished(error),
         )
-        streams = Streams(committer, cache, Waiters())
+        streams = Streams(committer, cache, Waiters(), clock)
         keeping = Keeping(committer, cache, upkeep.remind)
         upkeep.add(keeping.chores)
         broker = cls(committer, streams, upkeep, lock)
@@ -105,6 +106,7 @@ class Broker:
     # -- the end
 
     async def close(self) -> None:
+        self.streams.stop_watching()
         try:
             await self._upkeep.stop()
             await self.committer.close()

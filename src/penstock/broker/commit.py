@@ -171,6 +171,7 @@ class Committer:
         on_timers: Callable[[list[Timer]], None] = lambda timers: None,
         on_open: Callable[[], None] = lambda: None,
         on_states: Callable[[dict[StateKey, Any]], None] = lambda states: None,
+        on_finish: Callable[[PenstockError], None] = lambda error: None,
     ) -> None:
         self._opener = opener
         self._clock = clock
@@ -179,6 +180,7 @@ class Committer:
         self._on_timers = on_timers
         self._on_open = on_open
         self._on_states = on_states
+        self._on_finish = on_finish
         self._store: Store | None = None
         self._ticker: Ticker | None = None
         self._epoch: int | None = None
@@ -397,6 +399,7 @@ class Committer:
             store, self._store = self._store, None
             self.states.clear()
             self._turn_away(error)
+            self._on_finish(error)
             if store is not None:
                 self._reopening = asyncio.get_running_loop().create_task(store.abandon())
         return self._finished
@@ -452,6 +455,7 @@ class Committer:
                 await self._drain
         if self._finished is None:
             self._finished = InvalidError("the location is closed", hint="open it again")
+            self._on_finish(self._finished)
         self._turn_away(self._finished)
         if self._reopening is not None:
             self._reopening.cancel()

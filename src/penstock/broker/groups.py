@@ -16,6 +16,7 @@ from penstock.broker.commit import Committer, Shown
 from penstock.broker.turns import Turns
 from penstock.codec.keys import Kind
 from penstock.codec.scalars import NEVER_MS
+from penstock.errors import PenstockError
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, NameState, load_name, name_state_key
 from penstock.log.decision import StateKey
@@ -49,8 +50,10 @@ class GroupRequests:
         self._committer = committer
         self._cache = cache
         self._turns = Turns(self._available, self._set_alarm)
-        #: Streams that somebody waits on, by the id that commits speak of.
+        #: Streams that somebody waits on, by the id that commits speak of, as far as it is known.
         self._names: dict[int, LogName] = {}
+        #: When something of a group is due: told by answers and commits, for memory may drop it.
+        self._due_ms: dict[GroupKey, int] = {}
         self._alarms: dict[GroupKey, asyncio.TimerHandle] = {}
 
     # -- requests
@@ -67,6 +70,7 @@ class GroupRequests:
         start: Start = "first",
     ) -> Found:
         begin = start
+        key: GroupKey = (name, group)
         delivered: Delivered = Delivered([])
 
         async def ask() -> list[Message]:
@@ -82,8 +86,11 @@ class GroupRequests:
                     cache=self._cache,
                 )
                 (delivered,) = await self._committer.submit(step)
-                if self._is_missing(name):
+                if delivered.log is None:
                     begin = 0  # whatever is written from now on is new
+                elif block_ms != 0:
+                    self._names[delivered.log.log_id] = name
+                    self._due_ms[key] = min(delivered.retry_ms, delivered.expire_ms)
                 if delivered.messages or not delivered.moved:
                     return delivered.messages
 
@@ -93,15 +100,31 @@ class GroupRequests:
         if self._is_missing(name):
             begin = 0
         seconds = None if block_ms is None else block_ms / 1000
-        key: GroupKey = (name, group)
-        await self._turns.wait(key, ask, count, seconds)
-        if key not in self._turns:
-            self._drop_alarm(key)
+        self._watch()
+        try:
+            await self._turns.wait(key, ask, count, seconds)
+        finally:
+            self._left(key)
         if not delivered.messages:  # the stream as it is now, not as it was when it was asked
             return Found(await self.info(name), [])
         return _found(delivered)
 
+    def _left(self, key: GroupKey) -> None:
+        """A reader does not wait any more: forget what nobody else needs."""
+        if key in self._turns:
+            return
+        self._drop_alarm(key)
+        self._due_ms.pop(key, None)
+        if all(other[0] != key[0] for other in self._turns.waiting()):
+            self._forget_id(key[0])
+
+    def _forget_id(self, name: LogName) -> None:
+        self._names = {i: known for i, known in self._names.items() if known != name}
+
     async def info(self, name: LogName) -> StreamInfo:
+        raise NotImplementedError
+
+    def _watch(self) -> None:
         raise NotImplementedError
 
     def _is_missing(self, name: LogName) -> bool:
@@ -160,18 +183,38 @@ class GroupRequests:
         for key, state in states.items():
             match key:
                 case ("log", int(log_id)):
-                    self._stir_log(self._names.get(log_id))
+                    self._stir_log(log_id)
                 case ("group", int()) if isinstance(state, GroupState):
                     name = self._names.get(state.head.log_id)
                     if name is not None:
-                        self._turns.stir((name, state.head.name.encode()))
+                        group = (name, state.head.name.encode())
+                        index = state.index
+                        self._due_ms[group] = min(index.next_retry_ms(), index.next_expire_ms())
+                        self._turns.stir(group)
                 case ("name", (Kind() as kind, bytes(text))):
-                    self._stir_log(LogName(kind, text))
+                    # Made, deleted, or both: its id is another one, or will be.
+                    self._forget_id(LogName(kind, text))
+                    self._stir_name(LogName(kind, text))
 
-    def _stir_log(self, name: LogName | None) -> None:
-        for key in self._turns.waiting() if name is not None else ():
+    def _stir_log(self, log_id: int) -> None:
+        name = self._names.get(log_id)
+        if name is not None:
+            self._stir_name(name)
+            return
+        # Those whose first ask is not answered yet: it may be any log's.
+        known = set(self._names.values())
+        for key in self._turns.waiting():
+            if key[0] not in known:
+                self._turns.stir(key)
+
+    def _stir_name(self, name: LogName) -> None:
+        for key in self._turns.waiting():
             if key[0] == name:
                 self._turns.stir(key)
+
+    def _end_turns(self, error: PenstockError) -> None:
+        """Nobody will be served here any more."""
+        self._turns.end(error)
 
     def _stir_all(self) -> None:
         for key in self._turns.waiting():
@@ -197,18 +240,15 @@ class GroupRequests:
         new = log.next - max(group.head.next, log.first)
         new = min(new, group.row.max_pending - group.pending)
         index = group.index
-        now_ms = self._committer.now_ms()
-        if min(index.next_retry_ms(), index.next_expire_ms()) <= now_ms:
+        self._due_ms[key] = min(index.next_retry_ms(), index.next_expire_ms())
+        if self._due_ms[key] <= self._committer.now_ms():
             return max(new, 0) + group.pending
         return max(new, 0)
 
     def _set_alarm(self, key: GroupKey) -> None:
         """Wake up for the next entry that falls due."""
         self._drop_alarm(key)
-        _, group, _ = self._states(key)
-        if group is None:
-            return
-        at_ms = min(group.index.next_retry_ms(), group.index.next_expire_ms())
+        at_ms = self._due_ms.get(key, NEVER_MS)
         if at_ms == NEVER_MS:
             return
         seconds = max(at_ms - self._committer.now_ms(), 0) / 1000 + 0.001

@@ -25,10 +25,10 @@ class Joint:
     def __init__(self, name: LogName) -> None:
         self._name = name
         self._bodies: list[Body] = []
+        self._writers: list[tuple[asyncio.Future[range], int]] = []  # and how many come before
         self._bytes = 0
         self._entries = 0
         self._decided = False
-        self.reply: asyncio.Future[list[Any]] | None = None
 
     def takes(self, body: Body) -> bool:
         return (
@@ -37,13 +37,11 @@ class Joint:
             and self._bytes + body.raw_bytes <= NODE_BYTES
         )
 
-    def add(self, body: Body) -> int:
-        """-> how many entries come before it"""
-        before = self._entries
+    def add(self, body: Body, writer: asyncio.Future[range]) -> None:
+        self._writers.append((writer, self._entries))
         self._bodies.append(body)
         self._entries += body.count
         self._bytes += body.raw_bytes
-        return before
 
     def step(self) -> Step:
         load = append_step(self._name, ()).load
@@ -54,27 +52,40 @@ class Joint:
 
         return Step(decide, load, size=NODE_BYTES // 4)
 
+    def answer(self, reply: asyncio.Future[list[Any]]) -> None:
+        """Everybody hears of his own part; who gave up does not take the others along."""
+        self._decided = True
+        error = asyncio.CancelledError() if reply.cancelled() else reply.exception()
+        for (writer, at), body in zip(self._writers, self._bodies, strict=True):
+            if writer.done():
+                continue
+            if error is None:
+                writer.set_result(reply.result()[0][at : at + body.count])
+            elif isinstance(error, asyncio.CancelledError):
+                writer.cancel()
+            else:
+                writer.set_exception(error)
+
 
 class Joints:
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
         self._open: dict[LogName, Joint] = {}
 
-    async def write(self, name: LogName, body: Body) -> range:
+    def write(self, name: LogName, body: Body) -> asyncio.Future[range]:
+        """The place in the order is taken at once."""
         joint = self._open.get(name)
-        if joint is None or joint.reply is None or joint.reply.done() or not joint.takes(body):
+        if joint is None or not joint.takes(body):
             joint = Joint(name)
-            joint.reply = self._committer.request(joint.step())
-            joint.reply.add_done_callback(partial(self._forget, name, joint))
+            self._committer.request(joint.step()).add_done_callback(
+                partial(self._answer, name, joint)
+            )
             self._open[name] = joint
-        at = joint.add(body)
-        assert joint.reply is not None
-        # Who gives up must not take the others along.
-        (offsets,) = await asyncio.shield(joint.reply)
-        return offsets[at : at + body.count]  # type: ignore[no-any-return]
+        writer = asyncio.get_running_loop().create_future()
+        joint.add(body, writer)
+        return writer
 
-    def _forget(self, name: LogName, joint: Joint, reply: asyncio.Future[list[Any]]) -> None:
+    def _answer(self, name: LogName, joint: Joint, reply: asyncio.Future[list[Any]]) -> None:
         if self._open.get(name) is joint:
             del self._open[name]
-        if not reply.cancelled():
-            reply.exception()  # everybody may have given up: then nobody looks at it
+        joint.answer(reply)

@@ -30,7 +30,6 @@ from penstock.stream.compact import compactable, learn, superseded
 from penstock.stream.config import StreamConfig, config_of
 from penstock.stream.deliver import deliver_step
 from penstock.stream.flush import head_step, pages_step, plan_flush
-from penstock.stream.group import GroupNameState, GroupState, group_name_key, group_state_key
 from penstock.stream.retain import plan_retain
 from penstock.stream.timers import compact_due, group_due, retain_due
 
@@ -108,12 +107,8 @@ class Keeping:
             step = deliver_step(log_id, group, 0, cache=self._cache, make=False)
             (delivered,) = await committer.submit(step)
             moved = delivered.moved
-        known: GroupNameState | None = committer.states.get(group_name_key(log_id, group))
-        if known is not None and known.row is not None:
-            state: GroupState | None = committer.states.get(group_state_key(known.row.id))
-            at_ms = NEVER_MS if state is None else state.index.next_expire_ms()
-            if at_ms != NEVER_MS:
-                self._remind([group_due(log_id, name, at_ms)])
+        if delivered.expire_ms != NEVER_MS:
+            self._remind([group_due(log_id, name, delivered.expire_ms)])
 
     async def _retain(self, committer: Committer, what: StateKey) -> None:
         if what[1] is None:

@@ -21,9 +21,10 @@ from penstock.broker.commit import Committer, Shown
 from penstock.broker.groups import GroupRequests
 from penstock.broker.joint import Joints
 from penstock.broker.waiters import Waiters
+from penstock.clock import Clock
 from penstock.codec.keys import Kind
 from penstock.codec.node import Body, Node
-from penstock.errors import ConflictError, UnavailableError
+from penstock.errors import ConflictError, PenstockError, UnavailableError
 from penstock.log.append import append_step
 from penstock.log.batch import NODE_ENTRIES
 from penstock.log.cache import NodeCache
@@ -47,13 +48,29 @@ R = TypeVar("R")
 READ_BYTES_MAX = 128 << 20
 
 
+#: How often an overtaken broker is looked for while readers wait.
+WATCH_SECONDS = 0.5
+
+
+async def _nothing(view: Shown) -> None:
+    """A read that shows nothing: it fails where the epoch is lost."""
+
+
 class Streams(GroupRequests):
-    def __init__(self, committer: Committer, cache: NodeCache, waiters: Waiters) -> None:
+    def __init__(
+        self, committer: Committer, cache: NodeCache, waiters: Waiters, clock: Clock
+    ) -> None:
         super().__init__(committer, cache)
+        self._clock = clock
+        self._watcher: asyncio.Task[None] | None = None
         self._waiters = waiters
         self._joints = Joints(committer)
 
     # -- writes
+
+    def post(self, name: LogName, body: Body) -> asyncio.Future[range]:
+        """A small plain write without a task of its own: for doors that answer by callback."""
+        return self._joints.write(name, body)
 
     async def write(
         self,
@@ -271,8 +288,11 @@ class Streams(GroupRequests):
             result, key = await self._committer.read(query)
             if block_ms == 0 or not waits(result):
                 return result
-            if n != self._committer.applied_n:
+            if n != self._committer.applied_n and (
+                end is None or asyncio.get_running_loop().time() < end
+            ):
                 continue  # something came by meanwhile
+            self._watch()
             try:
                 async with asyncio.timeout_at(end):
                     await self._waiters.wait(key, offset)
@@ -289,6 +309,37 @@ class Streams(GroupRequests):
             elif key[0] == "name":
                 self._waiters.grown(key, None)
         self._stir_changed(states)
+
+    def _watch(self) -> None:
+        """A process that was stopped and overtaken must not keep readers waiting that nobody will
+        serve: while any wait, it asks now and then, and so right after it wakes up."""
+        if self._watcher is None or self._watcher.done():
+            self._watcher = asyncio.get_running_loop().create_task(self._ask_while_waiting())
+
+    async def _ask_while_waiting(self) -> None:
+        await self._clock.sleep(WATCH_SECONDS)
+        while self.waiting:
+            try:
+                await self._committer.read(_nothing)
+            except (UnavailableError, ConflictError):
+                pass  # that heals by itself
+            except PenstockError:
+                return  # everybody who waits was told (`finished`)
+            await self._clock.sleep(WATCH_SECONDS)
+
+    def stop_watching(self) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    @property
+    def waiting(self) -> int:
+        """How many readers wait."""
+        return len(self._waiters) + len(self._turns)
+
+    def finished(self, error: PenstockError) -> None:
+        """The broker answers nothing any more: those who wait hear of it too."""
+        self._waiters.end(error)
+        self._end_turns(error)
 
     def reopened(self) -> None:
         """Whatever memory knew is gone: everybody who waits looks again."""

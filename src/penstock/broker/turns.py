@@ -78,6 +78,13 @@ class Turns:
             if not queue:
                 del self._queues[key]
 
+    def end(self, error: Exception) -> None:
+        """Everybody who waits hears why nobody will be served any more."""
+        for queue in list(self._queues.values()):
+            for reader in list(queue):
+                if not reader.found.done():
+                    reader.found.set_exception(error)
+
     def stir(self, key: Hashable) -> None:
         if key not in self._queues:
             return

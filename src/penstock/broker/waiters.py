@@ -42,6 +42,13 @@ class Waiters:
         for key in list(self._heaps):
             self.grown(key, None)
 
+    def end(self, error: Exception) -> None:
+        """Everybody who waits hears why nothing will come any more."""
+        for heap in list(self._heaps.values()):
+            for _, _, woken in heap:
+                if not woken.done():
+                    woken.set_exception(error)
+
     def _sweep(self, key: StateKey) -> None:
         """Forget readers that gave up, at the latest when they are half of those that wait."""
         heap = self._heaps.get(key)

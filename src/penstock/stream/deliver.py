@@ -85,6 +85,9 @@ class Delivered(msgspec.Struct, frozen=True):
     #: The group moved without finding anything to deliver: ask again.
     moved: bool = False
     log: LogState | None = None  # as it was then
+    #: When something of the group is due again, and when something of it expires.
+    retry_ms: int = NEVER_MS
+    expire_ms: int = NEVER_MS
 
 
 class _Seen:
@@ -243,9 +246,9 @@ def _deliver(
         lists.append(due)
     removed = np.unique(np.concatenate(lists))
     moved = seen.next != head.next or bool(len(removed))
-    reply = Delivered([*seen.due, *seen.new], moved and not seen.due and not seen.new, log)
+    found = [*seen.due, *seen.new]
     if not moved and not len(due):
-        return Decision(reply=reply)
+        return Decision(reply=_delivered(found, log, state))
     change = Change(state, seen.pages)
     change.do(
         GroupOperation(
@@ -261,11 +264,18 @@ def _deliver(
         )
     )
     return Decision(
-        reply=reply,
+        reply=_delivered(found, log, change.state, moved=moved and not found),
         states=change.states,
         operations=change.operations,
         timers=expiry_timers(change.state),
     )
+
+
+def _delivered(
+    found: list[Message], log: LogState, state: GroupState, *, moved: bool = False
+) -> Delivered:
+    index = state.index
+    return Delivered(found, moved, log, index.next_retry_ms(), index.next_expire_ms())
 
 
 def expiry_timers(state: GroupState) -> tuple[Timer, ...]:

@@ -10,6 +10,7 @@ Not here     the words of a command (grammar.py), order and waiting (connection.
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from typing import assert_never
 
@@ -137,8 +138,7 @@ def _bodies(request: Write) -> list[Body]:
     if request.simple:
         tag, data = request.tags[0], request.data[0]
         if len(tag) <= TAG_BYTES_MAX and not is_large(1, len(tag) + len(data)):
-            # The usual lone write: the columns of one entry without the price of arrays.
-            return [build_body(1, _column(data), tags=_column(tag) if tag else None)]
+            return [_lone_body(tag, data)]
     entries = list(zip(request.tags, request.data, strict=True))
     return build_bodies(entries)
 
@@ -148,6 +148,19 @@ _TABLE = struct.Struct("<II")
 
 def _column(item: bytes) -> Column:
     return _TABLE.pack(0, len(item)), item
+
+
+def post(request: Write, streams: Streams) -> asyncio.Future[range] | None:
+    """Begin a lone, small write; None where it needs more than that."""
+    tag, data = request.tags[0], request.data[0]
+    if len(tag) > TAG_BYTES_MAX or is_large(1, len(tag) + len(data)):
+        return None
+    return streams.post(request.name, _lone_body(tag, data))
+
+
+def _lone_body(tag: bytes, data: bytes) -> Body:
+    """The columns of one entry without the price of arrays."""
+    return build_body(1, _column(data), tags=_column(tag) if tag else None)
 
 
 async def _write(request: Write, streams: Streams) -> bytes:

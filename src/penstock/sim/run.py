@@ -1,0 +1,121 @@
+"""Run one seed: a world, its clients, the oracle; and say how to see a failure again.
+
+Contract     `run_seed` returns what happened, or raises `SimulationError` with the failure, the
+             last lines of the story and the command that replays it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+import msgspec
+
+from penstock.sim.knobs import turned
+from penstock.sim.loop import OverError, StandstillError, run
+from penstock.sim.oracle import Oracle
+from penstock.sim.process import running
+from penstock.sim.streams import draw_cast
+from penstock.sim.world import World
+
+STEPS = 150
+
+
+class SimulationError(AssertionError):
+    """A world in which something was wrong."""
+
+
+class Report(msgspec.Struct, frozen=True):
+    seed: int
+    digest: str  # of everything that happened
+    commits: int
+    entries: int
+    seconds: float  # virtual
+
+
+class _Ear(logging.Handler):
+    """Errors that the broker logs instead of raising are failures too: nothing was damaged here."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.ERROR)
+        self._world = world
+
+    def emit(self, record: logging.LogRecord) -> None:
+        owner = running.get()
+        if owner is None or owner.alive:
+            error = record.exc_info[1] if record.exc_info else ""
+            self._world.trace.fail(f"logged: {record.getMessage()} {error!r}")
+
+
+@contextmanager
+def _listening(world: World) -> Iterator[None]:
+    logger, ear = logging.getLogger("penstock"), _Ear(world)
+    before = logger.propagate, logger.level
+    logger.addHandler(ear)
+    logger.propagate = False
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.removeHandler(ear)
+        logger.propagate, level = before
+        logger.setLevel(level)
+
+
+def run_seed(seed: int, steps: int = STEPS, *, show: bool = False) -> Report:
+    world = World(seed, steps, show=show)
+    with turned(world.random("limits")) as limits, _listening(world):
+        world.limits = limits
+        world.trace.add(f"seed {seed} steps {steps} limits {limits}")
+        world.trace.add(f"deadline {world.deadline} {world.weather}")
+        try:
+            with suppress(OverError):
+                run(world.loop, _live(world))
+        except StandstillError as error:
+            world.trace.fail(str(error))
+    if world.trace.failures:
+        story = "\n".join(world.trace.lines)
+        raise SimulationError(
+            f"{story}\n\nseed {seed}: {world.trace.failures[0]}\n"
+            f"replay: python -m penstock.sim --seed {seed} --steps {steps} --trace"
+        )
+    return Report(
+        seed,
+        world.trace.digest(),
+        world.disk.head.n,
+        sum(log.end for log in world.history.logs.values()),
+        world.loop.time(),
+    )
+
+
+async def _live(world: World) -> None:
+    cast = draw_cast(world)
+    oracle = Oracle(world, cast)
+    watch = asyncio.create_task(world.supervise())
+    for plan in cast.streams:
+        world.trace.add(f"{plan}")
+    for group in cast.groups:
+        world.trace.add(f"{group.stream.name} {group}")
+    lives = [asyncio.create_task(client.live()) for client in cast.clients]
+    begun = world.steps
+    for part in (2, 1):
+        while world.steps > begun * part // 3:
+            await asyncio.sleep(0.25)
+            _heard(watch, *lives)
+        async with world.quiet():
+            await oracle.look()
+    while world.steps > 0:
+        await asyncio.sleep(0.25)
+        _heard(watch, *lives)
+    async with world.quiet():
+        await oracle.finish()
+    _heard(watch, *lives)
+
+
+def _heard(*tasks: asyncio.Task[None]) -> None:
+    """A bug of the simulator ends the run as itself."""
+    for task in tasks:
+        if task.done() and not task.cancelled() and (error := task.exception()) is not None:
+            raise error
