@@ -186,7 +186,9 @@ class GroupRequests:
                     self._stir_log(log_id)
                 case ("group", int()) if isinstance(state, GroupState):
                     name = self._names.get(state.head.log_id)
-                    if name is not None:
+                    if name is None:
+                        self._turns.stir_served()
+                    else:
                         group = (name, state.head.name.encode())
                         index = state.index
                         self._due_ms[group] = min(index.next_retry_ms(), index.next_expire_ms())
@@ -201,11 +203,8 @@ class GroupRequests:
         if name is not None:
             self._stir_name(name)
             return
-        # Those whose first ask is not answered yet: it may be any log's.
-        known = set(self._names.values())
-        for key in self._turns.waiting():
-            if key[0] not in known:
-                self._turns.stir(key)
+        # A reader's ask that is under way may be about this log, before what changed it.
+        self._turns.stir_served()
 
     def _stir_name(self, name: LogName) -> None:
         for key in self._turns.waiting():

@@ -92,6 +92,10 @@ class Turns:
         if key not in self._serving:
             self._serving[key] = asyncio.get_running_loop().create_task(self._serve(key))
 
+    def stir_served(self) -> None:
+        """Ask those once more that are being asked: something changed, and whose is not known."""
+        self._stirred.update(self._serving)
+
     async def _serve(self, key: Hashable) -> None:
         try:
             while key in self._stirred:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from acceptance.rcp11.doors import (
     PATIENCE_MS,
     PATIENCE_SECONDS,
