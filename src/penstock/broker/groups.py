@@ -193,6 +193,11 @@ class GroupRequests:
                         index = state.index
                         self._due_ms[group] = min(index.next_retry_ms(), index.next_expire_ms())
                         self._turns.stir(group)
+                case ("group name", (int(log_id), bytes(text))):
+                    # Destroyed: who waits makes it anew, as the next reader would.
+                    name = self._names.get(log_id)
+                    if name is not None:
+                        self._turns.stir((name, text))
                 case ("name", (Kind() as kind, bytes(text))):
                     # Made, deleted, or both: its id is another one, or will be.
                     self._forget_id(LogName(kind, text))
