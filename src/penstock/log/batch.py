@@ -84,10 +84,22 @@ def _list_bodies(entries: Sequence[Entry]) -> list[Body]:
     if len(rest) > 1:
         raise InvalidError("an entry is (tag, data) or (tag, data, meta)")
     metas = [b"" if meta is None else meta for meta in rest[0]] if rest else None
+    return build_columns(data, tags=tags, metas=metas)
+
+
+def build_columns(
+    data: Sequence[bytes],
+    *,
+    tags: Sequence[Tag] | None = None,
+    metas: Sequence[bytes] | None = None,
+) -> list[Body]:
+    """The same from columns of one length; an empty meta is none."""
+    if not len(data):
+        return []
     return _bodies(
         [
             _list_edges(data, "data"),
-            _tag_edges(tags),
+            _tag_edges(tags) if tags else None,
             _list_edges(metas, "meta") if metas else None,
         ]
     )

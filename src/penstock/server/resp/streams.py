@@ -27,7 +27,7 @@ from penstock.codec.resp import (
     encode_full_entries,
 )
 from penstock.errors import InvalidError
-from penstock.log.batch import TAG_BYTES_MAX, Entry, build_bodies, is_large
+from penstock.log.batch import TAG_BYTES_MAX, build_columns, is_large
 from penstock.log.read import Message
 from penstock.server.resp.grammar import (
     Ack,
@@ -130,17 +130,13 @@ async def _run_small(
 
 
 def _bodies(request: Write) -> list[Body]:
-    entries: list[Entry]
-    if request.metas is not None:
-        metas = [meta or None for meta in request.metas]
-        entries = list(zip(request.tags, request.data, metas, strict=True))
-        return build_bodies(entries)
     if request.simple:
         tag, data = request.tags[0], request.data[0]
         if len(tag) <= TAG_BYTES_MAX and not is_large(1, len(tag) + len(data)):
             return [_lone_body(tag, data)]
-    entries = list(zip(request.tags, request.data, strict=True))
-    return build_bodies(entries)
+    # Most entries have no tag, and a column of nothing is no column.
+    tags = request.tags if any(request.tags) else None
+    return build_columns(request.data, tags=tags, metas=request.metas)
 
 
 _TABLE = struct.Struct("<II")
