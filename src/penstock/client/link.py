@@ -178,8 +178,9 @@ class Link:
         self._leaving.add(leaving)
         leaving.add_done_callback(self._leaving.discard)
         if seat.broker is not None:
-            # Nobody will serve those who wait there: they go on at the next broker.
-            for task in self._waits:
+            # Nobody will serve those who wait there: they go on at the next broker. Who brings the
+            # news goes on by itself.
+            for task in self._waits - {asyncio.current_task()}:
                 self._woken.add(task)
                 task.cancel()
         if not self._closed:
