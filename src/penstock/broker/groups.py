@@ -241,9 +241,11 @@ class GroupRequests:
         log, group, certain = self._states(key)
         if log is None or group is None:
             return 0 if certain else 1
-        new = log.next - max(group.head.next, log.first)
-        new = min(new, group.row.max_pending - group.pending)
         index = group.index
+        new = log.next - max(group.head.next, log.first)
+        if (index.first_pending() or 0) >= log.first:
+            new = min(new, group.row.max_pending - group.pending)
+        # else some of those that are pending were evicted, and leave the list when it is asked
         self._due_ms[key] = min(index.next_retry_ms(), index.next_expire_ms())
         if self._due_ms[key] <= self._committer.now_ms():
             return max(new, 0) + group.pending

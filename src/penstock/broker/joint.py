@@ -85,6 +85,10 @@ class Joints:
         joint.add(body, writer)
         return writer
 
+    def close(self, name: LogName) -> None:
+        """Another write to this stream takes its place now: later ones come behind it."""
+        self._open.pop(name, None)
+
     def _answer(self, name: LogName, joint: Joint, reply: asyncio.Future[list[Any]]) -> None:
         if self._open.get(name) is joint:
             del self._open[name]

@@ -83,6 +83,7 @@ class Streams(GroupRequests):
     ) -> range:
         if backlog is None and producer is None and sequence is None and may_join(bodies):
             return await self._joints.write(name, bodies[0])
+        self._joints.close(name)
         size = sum(len(body.stored) for body in bodies)
         if size > STAGE_BYTES_MAX and len(bodies) > 1:
             produced = check_produced(producer, sequence)

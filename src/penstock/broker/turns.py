@@ -61,7 +61,10 @@ class Turns:
         # A commit may have come by since the caller looked.
         self.stir(key)
         try:
-            await asyncio.wait([reader.found], timeout=seconds)
+            try:
+                await asyncio.wait([reader.found], timeout=seconds)
+            except asyncio.CancelledError:
+                return await self._found_while_cancelled(reader)
             if not reader.found.done():
                 if not reader.asking:
                     return None
@@ -69,6 +72,21 @@ class Turns:
             return await reader.found
         finally:
             self._leave(key, reader)
+
+    async def _found_while_cancelled(self, reader: Reader) -> Any:
+        """Cancelled while it is being asked: what it is given in this moment is still its own."""
+        if reader.asking and not reader.found.done():
+            reader.late = True
+            await asyncio.wait([reader.found])
+        found = None
+        if reader.found.done() and not reader.found.cancelled():
+            found = reader.found.result()
+        if not found:
+            raise asyncio.CancelledError
+        task = asyncio.current_task()
+        assert task is not None
+        task.uncancel()
+        return found
 
     def _leave(self, key: Hashable, reader: Reader) -> None:
         reader.found.cancel()

@@ -249,7 +249,8 @@ class AsyncStream(AsyncHandle):
             )
             return [message for message in answer.messages if message is not None]
 
-        return self._run(found, again=True, block_ms=milliseconds("block", block))
+        # Without retry an answer that was lost is lost for good: the caller must hear of it.
+        return self._run(found, again=retry is not None, block_ms=milliseconds("block", block))
 
     def ack(self, group: str, *offsets: int | range) -> Work[int]:
         """Acknowledge entries of a group. -> how many of them were pending"""

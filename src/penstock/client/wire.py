@@ -118,9 +118,14 @@ class Connection(asyncio.Protocol):
     async def send(self, request: Sequence[str | bytes | int]) -> Any:
         if self._transport is None or self.ended.done() or self._transport.is_closing():
             raise LostError("the connection is closed")
+        try:
+            packed = hiredis.pack_command(tuple(request))  # type: ignore[arg-type]
+        except UnicodeEncodeError as error:
+            raise InvalidError(f"{error.object!r} is not valid text: {error.reason}") from None
+        # Only now: replies are told apart by their order alone.
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
-        self._transport.write(hiredis.pack_command(tuple(request)))  # type: ignore[arg-type]
+        self._transport.write(packed)
         reply = await waiter
         if isinstance(reply, _ReplyError):
             raise error_of(str(reply))

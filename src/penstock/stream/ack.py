@@ -7,7 +7,7 @@ Contract     `ack_step` takes single offsets and ranges, mixed, in any order, th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -31,7 +31,9 @@ class Acks:
                 raise InvalidError(f"range {start}-{end} ends before it starts")
         singles = sorted({start for start, end in pairs if start == end})
         self.singles: Offsets = np.array(singles, np.int64)
-        self.ranges = [(start, end + 1) for start, end in pairs if start != end]
+        self.ranges = _merged((start, end + 1) for start, end in pairs if start != end)
+        self._starts = np.array([start for start, _ in self.ranges], np.int64)
+        self._ends = np.array([end for _, end in self.ranges], np.int64)
 
     def pages(self, state: GroupState) -> list[int]:
         """Pages of the list that may hold some of them."""
@@ -46,8 +48,22 @@ class Acks:
         low, high = np.searchsorted(self.singles, (page.first, page.first + PAGE_SLOTS))
         slots = self.singles[low:high] - page.first
         found = [slots[page.retry[slots] != 0] + page.first]
-        found += [page.between(start, end) for start, end in self.ranges]
+        # Only the ranges that reach into this page: there may be very many.
+        first = int(self._ends.searchsorted(page.first, side="right"))
+        last = int(self._starts.searchsorted(page.first + PAGE_SLOTS))
+        found += [page.between(start, end) for start, end in self.ranges[first:last]]
         return np.unique(np.concatenate(found)) if self.ranges else found[0]
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """In order, and without overlap."""
+    merged: list[tuple[int, int]] = []
+    for start, end in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(end, merged[-1][1])
+        else:
+            merged.append((start, end))
+    return merged
 
 
 def ack_step(target: LogName, group: bytes, pairs: Sequence[tuple[int, int]]) -> Step:

@@ -126,7 +126,13 @@ async def test_other_requests_keep_their_place_among_joined_writes(world: Broker
         broker.streams.write(S, build_bodies([b"keyed"]), producer=b"p", sequence=1)
     )
     await world.settle()
+    two = asyncio.create_task(broker.streams.write(S, build_bodies([b"two"])))
+    large = asyncio.create_task(broker.streams.write(S, build_bodies([b"x" * JOIN_BYTES])))
+    await world.settle()
+    three = asyncio.create_task(broker.streams.write(S, build_bodies([b"three"])))
+    await world.settle()
     stall.release()
     await first
-    assert (await one, await keyed) == (range(0, 1), range(1, 2))
+    offsets = [(await task).start for task in (one, keyed, two, large, three)]
+    assert offsets == [0, 1, 2, 3, 4]
     await broker.close()

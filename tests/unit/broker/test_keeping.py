@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from penstock.broker.broker import Broker
@@ -252,4 +254,22 @@ async def test_a_deleted_stream_takes_its_groups_along(world: BrokerWorld) -> No
     await write(broker, 3)
     found = (await broker.streams.read_group(S, G, 10)).messages
     assert [message and message.offset for message in found] == [0, 1, 2], "another stream"
+    await broker.close()
+
+
+async def test_evicting_what_is_pending_makes_room_for_a_reader_that_waits(
+    world: BrokerWorld,
+) -> None:
+    broker = await world.open()
+    await write(broker, 15)
+    await broker.streams.group_create(S, G, max_pending=10)
+    await broker.streams.read_group(S, G, 10, retry_ms=1_000_000)
+    waits = asyncio.create_task(
+        broker.streams.read_group(S, G, 10, retry_ms=1_000_000, block_ms=None)
+    )
+    await world.settle()
+    assert not waits.done()
+    await broker.streams.evict(S, up_to=9)
+    found = (await waits).messages
+    assert [message and message.offset for message in found] == [10, 11, 12, 13, 14]
     await broker.close()

@@ -155,3 +155,40 @@ async def test_those_that_still_wait_are_told_when_nothing_more_can_be_done() ->
     entries.put(1)
     await reader
     assert entries.idle == 1
+
+
+async def test_what_was_found_while_the_reader_was_cancelled_is_not_lost() -> None:
+    turns = Turns(lambda key: 1)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def ask() -> list[int]:
+        begun.set()
+        await go_on.wait()
+        return [1]
+
+    reader = asyncio.create_task(turns.wait(KEY, ask, 1, None))
+    await begun.wait()
+    reader.cancel()
+    await settle()
+    assert not reader.done()
+    go_on.set()
+    assert await reader == [1]
+
+
+async def test_a_reader_that_was_cancelled_while_it_found_nothing_is_cancelled() -> None:
+    turns = Turns(lambda key: 1)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def ask() -> list[int]:
+        begun.set()
+        await go_on.wait()
+        return []
+
+    reader = asyncio.create_task(turns.wait(KEY, ask, 1, None))
+    await begun.wait()
+    reader.cancel()
+    await settle()
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    assert KEY not in turns

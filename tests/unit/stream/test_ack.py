@@ -1,12 +1,20 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from penstock.codec.group import OFFSET_MAX, OPERATION_OFFSETS, decode_group_operation
+from penstock.codec.group import (
+    OFFSET_MAX,
+    OPERATION_OFFSETS,
+    PAGE_SLOTS,
+    decode_group_operation,
+)
 from penstock.errors import InvalidError
 from penstock.stream import group
-from penstock.stream.ack import ack_step
+from penstock.stream.ack import Acks, ack_step
 from penstock.stream.group import owner_of
+from penstock.stream.pending import Page, empty_page
 from penstock.stream.timers import group_due
 from unit.stream.driver import G, GroupDriver, S
 
@@ -173,3 +181,23 @@ async def test_more_than_one_operation_can_name_are_acknowledged_at_once() -> No
     assert len(driver.log.tail.of(owner_of((await driver.state()).id))[-1].body) < 100
     assert (await driver.info()).pending == 0
     assert await (await driver.rebuilt()).seen() == await driver.seen()
+
+
+def test_very_many_ranges_cost_what_they_name() -> None:
+    calls = 0
+    acks = Acks([(10 * i, 10 * i + 3) for i in range(20_000)])
+    page = empty_page(7, 0)
+    page.retry[:] = 1
+    between = Page.between
+
+    def counted(self: Page, low: int, high: int) -> Any:
+        nonlocal calls
+        calls += 1
+        return between(self, low, high)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Page, "between", counted)
+        found = acks.pending(page)
+    expected = [o for o in range(page.first, page.first + PAGE_SLOTS) if o % 10 < 4]
+    assert found.tolist() == expected
+    assert calls <= PAGE_SLOTS // 10 + 2
