@@ -7,6 +7,7 @@ Not here     Threads and blocking callers (client/), wire protocols (server/), w
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from penstock.broker.commit import Committer, Opener
@@ -16,6 +17,7 @@ from penstock.broker.streams import Streams
 from penstock.broker.upkeep import Upkeep
 from penstock.broker.waiters import Waiters
 from penstock.clock import Clock, SystemClock
+from penstock.errors import FencedError, PenstockError
 from penstock.log.cache import NodeCache
 from penstock.log.decision import StateKey
 from penstock.store.folder import Durability
@@ -41,6 +43,7 @@ class Broker:
         deadline: float,
         clock: Clock | None = None,
         lock: FolderLock | None = None,
+        on_fenced: Callable[[], None] = lambda: None,
     ) -> Broker:
         clock = clock or SystemClock()
         check_durability(durability)  # before the lock, which would leave a folder behind
@@ -57,7 +60,7 @@ class Broker:
             )
 
         try:
-            return await cls.start(opener, clock, deadline=deadline, lock=lock)
+            return await cls.start(opener, clock, deadline=deadline, lock=lock, on_fenced=on_fenced)
         except BaseException:
             if lock is not None:
                 lock.release()
@@ -65,7 +68,13 @@ class Broker:
 
     @classmethod
     async def start(
-        cls, opener: Opener, clock: Clock, *, deadline: float, lock: FolderLock | None = None
+        cls,
+        opener: Opener,
+        clock: Clock,
+        *,
+        deadline: float,
+        lock: FolderLock | None = None,
+        on_fenced: Callable[[], None] = lambda: None,
     ) -> Broker:
         """The parts, wired. The simulator comes in here, with a store of its own."""
         cache = NodeCache()
@@ -80,6 +89,11 @@ class Broker:
             streams.changed(states)
             keeping.changed(states)
 
+        def finished(error: PenstockError) -> None:
+            streams.finished(error)
+            if isinstance(error, FencedError):
+                on_fenced()
+
         committer = Committer(
             opener,
             clock,
@@ -88,7 +102,7 @@ class Broker:
             on_timers=upkeep.remind,
             on_open=opened,
             on_states=changed,
-            on_finish=lambda error: streams.finished(error),
+            on_finish=finished,
         )
         streams = Streams(committer, cache, Waiters(), clock)
         keeping = Keeping(committer, cache, upkeep.remind)

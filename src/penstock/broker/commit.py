@@ -207,7 +207,13 @@ class Committer:
 
     async def _open(self) -> None:
         store = await self._opener(self._epoch)
-        await self.tail.load(store)
+        try:
+            await self.tail.load(store)
+            if self._finished is not None:
+                raise self._finished
+        except BaseException:
+            await store.abandon()  # else it would live on, and nobody would have it
+            raise
         head = store.head()
         self._store = store
         self._epoch = store.epoch
@@ -265,6 +271,10 @@ class Committer:
     def epoch(self) -> int:
         return self._epoch or 0
 
+    @property
+    def fenced(self) -> bool:
+        return isinstance(self._finished, FencedError)
+
     def now_ms(self) -> int:
         assert self._ticker is not None, "open first"
         return self._ticker.now_ms()
@@ -321,8 +331,12 @@ class Committer:
             self.health.refused += 1
             self._fail(accepted, UnavailableError(str(error), hint=error.hint))
         except FencedError as error:
-            self._finish(error)
-            self._fail(accepted, error)
+            if store is not self._store and self._finished is None:
+                # A read lost this handle meanwhile, and the reopening fenced it: nobody else did.
+                self._fail(accepted, UnavailableError("the store was reopened"))
+            else:
+                self._finish(error)
+                self._fail(accepted, error)
         except (TimeoutError, PenstockError) as error:
             text = str(error) or "the store did not answer in time"
             self._lose(store, UnavailableError(text))

@@ -16,7 +16,7 @@ from penstock.broker.commit import Committer, Shown
 from penstock.broker.turns import Turns
 from penstock.codec.keys import Kind
 from penstock.codec.scalars import NEVER_MS
-from penstock.errors import PenstockError
+from penstock.errors import InvalidError, PenstockError
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, NameState, load_name, name_state_key
 from penstock.log.decision import StateKey
@@ -87,7 +87,7 @@ class GroupRequests:
                 )
                 (delivered,) = await self._committer.submit(step)
                 if delivered.log is None:
-                    begin = 0  # whatever is written from now on is new
+                    begin = _start_of_nothing(start)
                 elif block_ms != 0:
                     self._names[delivered.log.log_id] = name
                     self._due_ms[key] = min(delivered.retry_ms, delivered.expire_ms)
@@ -98,7 +98,7 @@ class GroupRequests:
             await ask()
             return _found(delivered)
         if self._is_missing(name):
-            begin = 0
+            begin = _start_of_nothing(start)
         seconds = None if block_ms is None else block_ms / 1000
         self._watch()
         try:
@@ -190,9 +190,9 @@ class GroupRequests:
                         self._turns.stir_served()
                     else:
                         group = (name, state.head.name.encode())
-                        index = state.index
-                        self._due_ms[group] = min(index.next_retry_ms(), index.next_expire_ms())
-                        self._turns.stir(group)
+                        if group in self._turns:
+                            self._note_due(group, state)
+                            self._turns.stir(group)
                 case ("group name", (int(log_id), bytes(text))):
                     # Destroyed: who waits makes it anew, as the next reader would.
                     name = self._names.get(log_id)
@@ -246,10 +246,14 @@ class GroupRequests:
         if (index.first_pending() or 0) >= log.first:
             new = min(new, group.row.max_pending - group.pending)
         # else some of those that are pending were evicted, and leave the list when it is asked
-        self._due_ms[key] = min(index.next_retry_ms(), index.next_expire_ms())
+        self._note_due(key, group)
         if self._due_ms[key] <= self._committer.now_ms():
             return max(new, 0) + group.pending
         return max(new, 0)
+
+    def _note_due(self, key: GroupKey, group: GroupState) -> None:
+        index = group.index
+        self._due_ms[key] = min(index.next_retry_ms(), index.next_expire_ms())
 
     def _set_alarm(self, key: GroupKey) -> None:
         """Wake up for the next entry that falls due."""
@@ -267,6 +271,14 @@ class GroupRequests:
         alarm = self._alarms.pop(key, None)
         if alarm is not None:
             alarm.cancel()
+
+
+def _start_of_nothing(start: Start) -> int:
+    """Where a group of a stream that does not exist begins: whatever comes is its first entry, and
+    is new."""
+    if start not in ("first", "new", 0):
+        raise InvalidError(f"offset {start} lies behind the end of the stream, 0")
+    return 0
 
 
 def _found(delivered: Delivered) -> Found:

@@ -46,6 +46,8 @@ def highest_term(folder: Path) -> int:
         names = os.listdir(folder / PLACE)
     except FileNotFoundError:
         return 0
+    except OSError as error:
+        raise UnavailableError(f"{folder}: {error.strerror}", hint="check the folder") from error
     return max((int(match[1]) for match in map(_LOCK.fullmatch, names) if match), default=0)
 
 

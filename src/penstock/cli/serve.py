@@ -18,9 +18,9 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -150,7 +150,9 @@ async def run(
 ) -> None:
     clock = clock or SystemClock()
     with signals() as stop:
-        seat = await take_seat(location, clock, on_fenced=stop.set)
+        seat = await unless_told(stop, take_seat(location, clock, on_fenced=stop.set))
+        if seat is None:
+            return
         try:
             server = Server(seat.broker, password=password, clock=clock)
             try:
@@ -163,6 +165,20 @@ async def run(
             await seat.close()
         if seat.fenced():
             raise FencedError(f"{location}: another process took over")
+
+
+async def unless_told(stop: asyncio.Event, opening: Coroutine[Any, Any, Seat]) -> Seat | None:
+    """Another process may have the folder for a while: who is told to end meanwhile, ends."""
+    taking = asyncio.ensure_future(opening)
+    told = asyncio.ensure_future(stop.wait())
+    await asyncio.wait({taking, told}, return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
+    if taking.done():
+        return taking.result()
+    taking.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await (await taking).close()  # it was taken in this very moment
+    return None
 
 
 class Seat(msgspec.Struct, frozen=True):
@@ -178,8 +194,10 @@ async def take_seat(location: str, clock: Clock, *, on_fenced: Callable[[], None
     """A folder has an election, in which processes that open it take part too (client/)."""
     folder = folder_of(location)
     if folder is None:
-        broker = await Broker.open(location, deadline=DEADLINE_SECONDS, clock=clock)
-        return Seat(broker, [], broker.close, lambda: False)
+        broker = await Broker.open(
+            location, deadline=DEADLINE_SECONDS, clock=clock, on_fenced=on_fenced
+        )
+        return Seat(broker, [], broker.close, lambda: broker.committer.fenced)
     host = await serve_folder(folder, clock=clock, deadline=DEADLINE_SECONDS, on_fenced=on_fenced)
     return Seat(host.broker, [host.server], host.close, lambda: host.fenced)
 

@@ -189,6 +189,8 @@ class AsyncStream(AsyncHandle):
         check_int("offset", offset)
         check_int("count", count)
         check_bool("reverse", reverse)
+        if reverse and block:
+            raise InvalidError("a read in reverse does not wait", hint="leave block out")
         name = self._name
 
         async def found(broker: Backend, left_ms: int | None) -> list[Message | None]:
@@ -288,10 +290,13 @@ class AsyncStream(AsyncHandle):
 
         `compact` keeps the last entry of each tag.
         """
-        check_optional_int("max_count", max_count)
-        check_optional_int("max_bytes", max_bytes)
+        for what, limit in (("max_count", max_count), ("max_bytes", max_bytes)):
+            if limit is not None:
+                check_int(what, limit, least=1)
         check_bool("compact", compact)
         max_age_ms = None if max_age is None else milliseconds("max_age", max_age)
+        if max_age_ms == 0:
+            raise InvalidError("max_age is more than 0 seconds", hint="leave it out for no limit")
         return self._run(
             lambda broker, _: broker.configure(
                 self._name,

@@ -117,6 +117,9 @@ class Link:
                         raise UnavailableError(f"the broker was lost: {error}") from None
                     # A broker that is fenced and does not know it yet is found again at once.
                     await self._clock.sleep(PAUSE_SECONDS)
+                    late = self._clock.monotonic() - begun - self._deadline
+                    if block_ms is not None and late > block_ms / 1000:
+                        raise UnavailableError(f"the broker was lost: {error}") from None
                 except FencedError:
                     if not self._place.elects:
                         raise

@@ -147,6 +147,10 @@ class Network:
             port = parts.port or PORT_DEFAULT
         except ValueError:
             raise InvalidError(f"{location}: the port is not a number up to 65535") from None
+        try:
+            (parts.hostname or "").encode("idna")
+        except UnicodeError:
+            raise InvalidError(f"{location!r} has no valid host") from None
         if not parts.hostname or parts.path not in ("", "/") or parts.username or parts.query:
             raise InvalidError(f"{location!r} is not an address", hint="penstock://host:port")
         self._address = (parts.hostname, port)

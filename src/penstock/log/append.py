@@ -52,11 +52,14 @@ def append_step(
         rows: Rows = {}
         states: States = {}
         fresh = state is None
+        if state is None and not isinstance(target, LogName):
+            raise NotFoundError(f"log {target} does not exist")
+        if not bodies:
+            # Nothing is made and nothing is remembered, a producer's sequence neither.
+            at = 0 if state is None else state.next
+            return Decision(reply=range(at, at))
         if state is None:
-            if not isinstance(target, LogName):
-                raise NotFoundError(f"log {target} does not exist")
-            if not bodies:
-                return Decision(reply=range(0))
+            assert isinstance(target, LogName)
             state, rows, states = make_target(view, target, now)
         if produced is not None:
             if not fresh and (known := repeated(view, state.log_id, produced, now.ms)) is not None:

@@ -42,7 +42,7 @@ from penstock.errors import (
 from penstock.store import disk
 from penstock.store.journal import Journal
 from penstock.store.opening import Opening, watch_once
-from penstock.store.port import Head, Row, Writes
+from penstock.store.port import Head, RefusedError, Row, Writes
 from penstock.store.slate import SlateRows
 
 Durability = Literal["power", "os"]
@@ -189,7 +189,11 @@ class FolderStore:
         previous = self._head.hash
         chain = ChainRecord(n, time_ms, previous, chain_hash(previous, n, time_ms, body))
         self._raise_failure()  # the store failed since: say so before anything is written
-        await self._thread.run(lambda: self._journal.append(chain, body))
+        try:
+            await self._thread.run(lambda: self._journal.append(chain, body))
+        except RefusedError:
+            self._keep()  # segments that are covered by now would make room
+            raise
         if self._closed:
             raise UnavailableError("the store was closed while it committed")
         self._head = chain
@@ -266,24 +270,29 @@ class FolderStore:
         """Have a spare segment, release covered ones. A failure shows in the commit it hinders."""
         with contextlib.suppress(OSError, PenstockError):
             await self._thread.run(self._journal.prepare)
+        # Also when there was no room for a spare one: what is covered becomes spare.
+        with contextlib.suppress(OSError, PenstockError):
             if self._journal.waiting() >= FULL_SEGMENTS or self._journal.inherits():
                 await self._rows.flush_memtable()
             covered = self._covered()
             if covered is not None:
                 # Without synchronous folders this syncs; the next opening trusts what it covered.
                 await self._thread.run(self._watch_once)
-                await self._thread.run(partial(self._journal.cover, *covered))
+                n, digest = covered
+                await self._thread.run(partial(self._journal.cover, n, digest))
+                del self._uncovered[: 16 * (n - self._first_uncovered() + 1)]
+
+    def _first_uncovered(self) -> int:
+        return self._head.n - len(self._uncovered) // 16 + 1
 
     def _covered(self) -> tuple[int, bytes] | None:
         """The newest commit that SlateDB has in objects, as (n, hash), if it moved on."""
-        first = self._head.n - len(self._uncovered) // 16 + 1
+        first = self._first_uncovered()
         n = min(self._rows.durable_seq(), self._head.n)
         if n < first:
             return None
         end = (n - first + 1) * 16
-        digest = bytes(self._uncovered[end - 16 : end])
-        del self._uncovered[:end]
-        return n, digest
+        return n, bytes(self._uncovered[end - 16 : end])
 
     async def _watch(self) -> None:
         """Know SlateDB's manifests soon after it writes them, and only when they are durable."""

@@ -210,7 +210,9 @@ class Journal:
         return bool(self._inherited)
 
     def cover(self, n: int, digest: bytes) -> None:
-        """The store durably holds everything up to this commit: let go of what it covers."""
+        """The store durably holds everything up to this commit: let go of what it covers. Not when
+        overtaken: a successor may have gone back to an older manifest, and need these segments."""
+        self.epoch.check()
         before = self._inherited, self._used, self._head
         if n >= self._head.start_n:
             self._inherited = ()

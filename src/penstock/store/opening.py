@@ -58,7 +58,7 @@ class Opening:
         fenced = 0
         if not self.synced:
             fenced = await self._step(
-                partial(guard.distrust, folder, epoch=epoch.number, check=self._require_wanted)
+                partial(guard.distrust, folder, epoch=epoch.number, check=self._require_ours)
             )
         await self._step(partial(guard.check, folder))
         await self._step(epoch.check)
@@ -105,6 +105,12 @@ class Opening:
             return job()
 
         return await self.thread.run(unless_given_up)
+
+    def _require_ours(self) -> None:
+        """Before every try to write a manifest: a newcomer may have gone on from there."""
+        self._require_wanted()
+        assert self._epoch is not None, "it was claimed"
+        self._epoch.check()
 
     def _require_wanted(self) -> None:
         if self._given_up.is_set():

@@ -514,3 +514,40 @@ async def test_a_state_that_a_read_put_in_memory_meanwhile_is_shown_even_if_it_i
 
     step = add(1)
     assert await world.committer.submit(Step(step.decide, load)) == [1]
+
+
+async def test_a_commit_that_our_own_reopening_fenced_does_not_finish_us() -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    stall = Stall()
+    world.faults.next("commit", Fault(before=[stall]))
+    hangs = asyncio.create_task(world.committer.submit(add(5)))
+    await stall.reached.wait()
+    world.committer.states.clear()
+    world.faults.next("get", Fault(before=[Lose()]))
+    with pytest.raises(UnavailableError):
+        await shown_count(world)  # the handle is lost to a read, and opened again
+    await world.settle()
+    assert world.committer.health.reopened == 1
+    stall.release()
+    with pytest.raises(UnavailableError):
+        await hangs
+    assert await world.committer.submit(add(1)) == [2]
+
+
+async def test_a_store_whose_operations_cannot_be_read_is_not_left_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = World()
+    abandoned: list[MemoryStore] = []
+    abandon = MemoryStore.abandon
+
+    async def counted(self: MemoryStore) -> None:
+        abandoned.append(self)
+        await abandon(self)
+
+    monkeypatch.setattr(MemoryStore, "abandon", counted)
+    world.faults.next("scan", Fault(before=[Lose()]))
+    with pytest.raises(UnavailableError):
+        await world.committer.open()
+    assert len(abandoned) == 1

@@ -380,3 +380,13 @@ async def test_who_was_overtaken_while_opening_says_so_before_it_is_used(
         await FolderStore.open(folder, clock=SystemClock())
     await until_ended(disk_threads() - before)
     assert open_files(folder) == []
+
+
+def test_an_opening_that_was_overtaken_writes_no_manifest(tmp_path: Path) -> None:
+    first = opening.Opening(tmp_path, clock=SystemClock(), sync=False)
+    (tmp_path / "journal").mkdir()
+    first._claim(None, b"one")
+    first._require_ours()
+    opening.Opening(tmp_path, clock=SystemClock(), sync=False)._claim(None, b"two")
+    with pytest.raises(FencedError):
+        first._require_ours()

@@ -274,11 +274,12 @@ def test_a_newcomer_keeps_the_old_segments_until_the_store_covers_them(folder: P
 def test_a_late_cover_by_a_fenced_writer_takes_nothing_from_the_newcomer(folder: Path) -> None:
     old = Writer(folder)
     chains = [old.append(SEGMENT // 2) for _ in range(4)]
-    # The store held two commits when the newcomer came; the old writer lets go of those afterwards.
-    new = Writer(folder, stored=chains[1])
-    assert numbers(new.recovered) == [3, 4]
-    old.journal.cover(chains[1].n, chains[1].hash)
-    assert numbers(recover(folder, chains[1])) == [3, 4]
+    # The store held one commit when the newcomer came; the old writer knows of two.
+    new = Writer(folder, stored=chains[0])
+    assert numbers(new.recovered) == [2, 3, 4]
+    with pytest.raises(FencedError):
+        old.journal.cover(chains[1].n, chains[1].hash)
+    assert numbers(recover(folder, chains[0])) == [2, 3, 4]
 
 
 def test_the_ring_uses_covered_segments_again_and_their_old_records_stay_dead(folder: Path) -> None:
