@@ -40,11 +40,15 @@ test: $(STAMP) ## the default suite, with its slowest tests named
 test-slow: $(STAMP) ## the long suites: many crashes, power cuts, large logs
 	@command -v mkfs.ext4 >/dev/null && command -v mount >/dev/null || \
 	  echo "note: the power-loss tests need mkfs.ext4 and mount, and skip without them: apt-get install e2fsprogs mount"
+	@command -v redis-cli >/dev/null || echo "note: tests with redis-cli skip without it: apt-get install redis-tools"
+	@command -v npm >/dev/null || echo "note: tests with ioredis and node-redis skip without node: apt-get install nodejs npm"
 	@test "$$(id -u)" = 0 || echo "note: the power-loss tests mount a file system and skip unless run as root"
 	$(BIN)/pytest -m slow -rs --durations=10 $(ARGS)
 
-bench: $(STAMP) ## measure the log beside the disk's own limit
+bench: $(STAMP) ## measure the log beside the disk's own limit, and streams beside redis-server if it is there
 	$(BIN)/penstock bench log $(ARGS)
+	@if command -v redis-server >/dev/null; then $(BIN)/penstock bench stream; \
+	  else echo "note: bench stream needs redis-server: apt-get install redis-server"; fi
 
 demo: $(STAMP) ## kill processes again and again, then count what was lost
 	$(BIN)/penstock demo $(ARGS)
