@@ -130,9 +130,10 @@ class Shown:
             self._kept[key] = known  # memory may drop it before the step decides
             return
         self._kept[key] = state
-        # What a read loaded while a commit went through may be older than that commit: good enough
-        # for the read, but not for memory.
-        if self._at_n == self._committer.applied_n:
+        # What a read loaded while a commit went through may be older than that commit, and what it
+        # loaded from a handle that is lost may be older than anything: good enough for the read,
+        # but not for memory.
+        if self._at_n == self._committer.applied_n and self._committer.has(self.store):
             self._committer.states.put(key, state)
 
     def add(self, decision: Decision) -> None:
@@ -191,6 +192,7 @@ class Committer:
         self._drain: asyncio.Task[None] | None = None
         self._reopening: asyncio.Task[None] | None = None
         self._finished: PenstockError | None = None
+        self._lost: Store | None = None  # a handle that is given up, until it is abandoned
         self._down: PenstockError | None = None
         self.states = States()
         self.tail = Tail()
@@ -215,6 +217,7 @@ class Committer:
             await store.abandon()  # else it would live on, and nobody would have it
             raise
         head = store.head()
+        self.states.clear()  # C4, whatever came in since
         self._store = store
         self._epoch = store.epoch
         self._ticker = Ticker(self._clock, head.time_ms)
@@ -270,6 +273,10 @@ class Committer:
     @property
     def epoch(self) -> int:
         return self._epoch or 0
+
+    def has(self, store: Store) -> bool:
+        """Whether this is the handle in use."""
+        return store is self._store
 
     @property
     def fenced(self) -> bool:
@@ -415,6 +422,7 @@ class Committer:
             self._turn_away(error)
             self._on_finish(error)
             if store is not None:
+                self._lost = store
                 self._reopening = asyncio.get_running_loop().create_task(store.abandon())
         return self._finished
 
@@ -423,7 +431,7 @@ class Committer:
         self.health.unknown_outcomes += 1
         if self._store is not store:
             return
-        self._store = None
+        self._store, self._lost = None, store
         self._down = error
         self.states.clear()
         self._turn_away(error)
@@ -440,6 +448,7 @@ class Committer:
 
     async def _reopen(self, lost: Store) -> None:
         await lost.abandon()
+        self._lost = None
         attempt = 0
         while self._finished is None:
             try:
@@ -474,6 +483,8 @@ class Committer:
         if self._reopening is not None:
             self._reopening.cancel()
             await asyncio.wait([self._reopening])
+        if self._lost is not None:
+            await self._lost.abandon()  # the task may have been cancelled before its first step
         store, self._store = self._store, None
         if store is not None:
             try:

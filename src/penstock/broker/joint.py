@@ -1,9 +1,9 @@
 """Small writes that wait for the same tick are decided as one (log/joint.py).
 
 Contract     `write` gives a body the offsets that it would have got alone: bodies keep the order in
-             which they came, also against other requests. Until its tick decides it, a joint takes
-             in more; then the next one is begun. All of a joint are written or none, which nobody
-             can tell from having been alone.
+             which they came, also against other writes to the same stream that fit into one commit
+             (`close`). Until its tick decides it, a joint takes in more; then another is begun. All
+             of a joint are written or none, which nobody can tell from having been alone.
 """
 
 from __future__ import annotations

@@ -144,6 +144,7 @@ class Streams(GroupRequests):
     async def evict(
         self, name: LogName, *, up_to: int | None = None, keep: int | None = None
     ) -> int:
+        self._joints.close(name)
         (count,) = await self._committer.submit(evict_step(name, up_to=up_to, keep=keep))
         return count  # type: ignore[no-any-return]
 
@@ -264,6 +265,7 @@ class Streams(GroupRequests):
         )
 
     async def delete(self, name: LogName) -> bool:
+        self._joints.close(name)
         (existed,) = await self._committer.submit(delete_step(name))
         return existed  # type: ignore[no-any-return]
 

@@ -69,15 +69,23 @@ class Turns:
                 if not reader.asking:
                     return None
                 reader.late = True
-            return await reader.found
+                try:
+                    await asyncio.wait([reader.found])
+                except asyncio.CancelledError:
+                    return await self._found_while_cancelled(reader)
+            return reader.found.result()
         finally:
             self._leave(key, reader)
 
     async def _found_while_cancelled(self, reader: Reader) -> Any:
         """Cancelled while it is being asked: what it is given in this moment is still its own."""
-        if reader.asking and not reader.found.done():
-            reader.late = True
-            await asyncio.wait([reader.found])
+        cancelled = 1
+        reader.late = True
+        while reader.asking and not reader.found.done():
+            try:
+                await asyncio.wait([reader.found])
+            except asyncio.CancelledError:
+                cancelled += 1
         found = None
         if reader.found.done() and not reader.found.cancelled():
             found = reader.found.result()
@@ -85,7 +93,8 @@ class Turns:
             raise asyncio.CancelledError
         task = asyncio.current_task()
         assert task is not None
-        task.uncancel()
+        for _ in range(cancelled):
+            task.uncancel()
         return found
 
     def _leave(self, key: Hashable, reader: Reader) -> None:
@@ -141,6 +150,8 @@ class Turns:
         return bool(results) and all(results)
 
     async def _ask(self, key: Hashable, reader: Reader) -> bool:
+        if reader.found.done():
+            return True  # it left before this began: nothing may be delivered to it
         reader.asking = True
         try:
             found = await reader.ask()

@@ -87,6 +87,9 @@ class Opening:
         return self._epoch
 
     def _begin_journal(self, epoch: Epoch, stored: ChainRecord | None) -> Journal:
+        # A journal removes segments that it does not need, by what the store held when we looked:
+        # a successor may have flushed meanwhile, and need them. Who claims after this looks later.
+        epoch.check()
         self.journal = Journal(
             self.folder / "journal",
             epoch,

@@ -551,3 +551,43 @@ async def test_a_store_whose_operations_cannot_be_read_is_not_left_open(
     with pytest.raises(UnavailableError):
         await world.committer.open()
     assert len(abandoned) == 1
+
+
+async def test_what_a_read_of_a_lost_handle_loaded_never_enters_memory() -> None:
+    world = await make_world()
+    await world.committer.submit(add(1))
+    world.committer.states.clear()
+    read: asyncio.Future[Shown] = asyncio.get_running_loop().create_future()
+
+    async def query(view: Shown) -> None:
+        read.set_result(view)
+
+    await world.committer.read(query)
+    view = await read
+    world.faults.next("get", Fault(before=[Lose()]))
+    with pytest.raises(UnavailableError):
+        await shown_count(world)
+    await world.settle()
+    assert world.committer.health.reopened == 1
+    view.keep(COUNT, 99)  # its answer comes late; no commit was counted meanwhile
+    assert world.committer.states.get(COUNT) is None
+    assert await shown_count(world) == 1
+
+
+async def test_a_handle_that_was_lost_in_the_step_before_the_close_is_abandoned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await make_world()
+    abandoned: list[MemoryStore] = []
+    abandon = MemoryStore.abandon
+
+    async def counted(self: MemoryStore) -> None:
+        abandoned.append(self)
+        await abandon(self)
+
+    monkeypatch.setattr(MemoryStore, "abandon", counted)
+    world.faults.next("get", Fault(before=[Lose()]))
+    with pytest.raises(UnavailableError):
+        await shown_count(world)
+    await world.committer.close()
+    assert abandoned

@@ -192,3 +192,35 @@ async def test_a_reader_that_was_cancelled_while_it_found_nothing_is_cancelled()
     with pytest.raises(asyncio.CancelledError):
         await reader
     assert KEY not in turns
+
+
+async def test_a_reader_that_leaves_in_the_moment_it_is_stirred_takes_nothing_along() -> None:
+    entries = Entries()
+    reader = entries.reader("a")
+    await settle()
+    entries.put(1)
+    reader.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reader
+    await settle()
+    assert entries.waiting == [1]
+
+
+async def test_a_reader_that_is_cancelled_again_and_again_keeps_what_it_is_given() -> None:
+    turns = Turns(lambda key: 1)
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    async def ask() -> list[int]:
+        begun.set()
+        await go_on.wait()
+        return [1]
+
+    reader = asyncio.create_task(turns.wait(KEY, ask, 1, 0.001))
+    await begun.wait()
+    await asyncio.sleep(0.01)  # its time is over, and it is being asked
+    for _ in range(3):
+        reader.cancel()
+        await settle()
+    go_on.set()
+    assert await reader == [1]
+    assert reader.cancelling() == 0
