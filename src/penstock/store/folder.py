@@ -258,7 +258,14 @@ class FolderStore:
             return  # another one is on its way by now
         if self._applying.cancelled():
             raise UnavailableError("the store was closed meanwhile")
-        self._applying.result()
+        error = self._applying.exception()
+        if isinstance(error, FencedError):
+            # Whoever takes over takes the journal's epoch first. An opening that came too late for
+            # that may still have opened SlateDB: then the location is ours, and opens again.
+            self._journal.epoch.check()
+            raise UnavailableError(f"SlateDB was opened by somebody else: {error}") from error
+        if error is not None:
+            raise error
 
     # -- letting go of what SlateDB has
 

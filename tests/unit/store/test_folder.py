@@ -390,3 +390,22 @@ def test_an_opening_that_was_overtaken_writes_no_manifest(tmp_path: Path) -> Non
     opening.Opening(tmp_path, clock=SystemClock(), sync=False)._claim(None, b"two")
     with pytest.raises(FencedError):
         first._require_ours()
+
+
+@pytest.mark.parametrize("overtaken", [False, True])
+async def test_slatedb_alone_cannot_fence_the_owner_of_the_journal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overtaken: bool
+) -> None:
+    store = await FolderStore.open(tmp_path, clock=SystemClock())
+
+    async def fenced(*_: object, **__: object) -> None:
+        raise FencedError("detected newer DB client")
+
+    monkeypatch.setattr(store._rows, "write", fenced)
+    await store.commit(1, [(b"k", b"v")], time_ms=1, epoch=store.epoch)
+    if overtaken:
+        epoch.claim(tmp_path / "journal", sync=True, after=None, owner=b"other")
+    with pytest.raises(FencedError if overtaken else UnavailableError) as raised:
+        await store.get(b"k")
+    assert isinstance(raised.value, FencedError) is overtaken
+    await store.abandon()
