@@ -105,9 +105,21 @@ def claim(
         path = _epoch_path(folder, number)
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-            break
         except FileExistsError:
             continue  # another newcomer was faster: fence it too
+        try:
+            # The number may be free because somebody above it was faster, and fenced whoever had
+            # it. Who comes above us after this look lists after that, and fences us.
+            newest = max((n for (n,) in numbers(folder, EPOCH)), default=number)
+        except OSError:
+            os.close(descriptor)
+            path.unlink(missing_ok=True)
+            raise
+        if newest <= number:
+            break
+        os.close(descriptor)
+        path.unlink(missing_ok=True)
+        number = newest
     try:
         require_wanted()
         os.write(descriptor, owner)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import warnings
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -159,19 +159,22 @@ class FolderStore:
 
     async def get(self, key: bytes) -> bytes | None:
         await self._applied()
-        return await self._rows.get(key)
+        with self._judging():
+            return await self._rows.get(key)
 
     async def floor(self, key: bytes, *, low: bytes) -> Row | None:
         await self._applied()
-        return await self._rows.floor(key, low=low)
+        with self._judging():
+            return await self._rows.floor(key, low=low)
 
     async def scan(
         self, low: bytes, high: bytes, *, reverse: bool = False, batch_rows: int = 256
     ) -> AsyncIterator[list[Row]]:
         await self._applied()
         scan = self._rows.scan(low, high, reverse=reverse, batch_rows=batch_rows)
-        async for rows in scan:
-            yield rows
+        with self._judging():
+            async for rows in scan:
+                yield rows
 
     async def verify(self) -> None:
         self._check()
@@ -258,14 +261,19 @@ class FolderStore:
             return  # another one is on its way by now
         if self._applying.cancelled():
             raise UnavailableError("the store was closed meanwhile")
-        error = self._applying.exception()
-        if isinstance(error, FencedError):
+        with self._judging():
+            self._applying.result()
+
+    @contextlib.contextmanager
+    def _judging(self) -> Iterator[None]:
+        """Around SlateDB: what it calls fenced is so only if the journal's epoch is lost."""
+        try:
+            yield
+        except FencedError as error:
             # Whoever takes over takes the journal's epoch first. An opening that came too late for
             # that may still have opened SlateDB: then the location is ours, and opens again.
             self._journal.epoch.check()
             raise UnavailableError(f"SlateDB was opened by somebody else: {error}") from error
-        if error is not None:
-            raise error
 
     # -- letting go of what SlateDB has
 
@@ -323,13 +331,15 @@ class FolderStore:
     async def checkpoint(self, *, lifetime_ms: int) -> str:
         await self._applied()
         # A checkpoint is the state of the last manifest: without a flush it misses commits.
-        await self._rows.flush_memtable()
-        checkpoint_id = await self._rows.create_checkpoint(lifetime_ms=lifetime_ms)
+        with self._judging():
+            await self._rows.flush_memtable()
+            checkpoint_id = await self._rows.create_checkpoint(lifetime_ms=lifetime_ms)
         await self._keep_manifest()
         return checkpoint_id
 
     async def renew_checkpoint(self, checkpoint_id: str, *, lifetime_ms: int) -> None:
-        await self._rows.renew_checkpoint(checkpoint_id, lifetime_ms=lifetime_ms)
+        with self._judging():
+            await self._rows.renew_checkpoint(checkpoint_id, lifetime_ms=lifetime_ms)
         await self._keep_manifest()
 
     async def _keep_manifest(self) -> None:
@@ -341,7 +351,8 @@ class FolderStore:
                 raise UnavailableError(f"{self._folder}: {error.strerror}") from error
 
     async def drop_checkpoint(self, checkpoint_id: str) -> None:
-        await self._rows.drop_checkpoint(checkpoint_id)
+        with self._judging():
+            await self._rows.drop_checkpoint(checkpoint_id)
 
     # -- the end
 

@@ -393,15 +393,16 @@ def test_an_opening_that_was_overtaken_writes_no_manifest(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("overtaken", [False, True])
+@pytest.mark.parametrize("call", ["write", "get"])
 async def test_slatedb_alone_cannot_fence_the_owner_of_the_journal(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, overtaken: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, overtaken: bool
 ) -> None:
     store = await FolderStore.open(tmp_path, clock=SystemClock())
 
     async def fenced(*_: object, **__: object) -> None:
         raise FencedError("detected newer DB client")
 
-    monkeypatch.setattr(store._rows, "write", fenced)
+    monkeypatch.setattr(store._rows, call, fenced)
     await store.commit(1, [(b"k", b"v")], time_ms=1, epoch=store.epoch)
     if overtaken:
         epoch.claim(tmp_path / "journal", sync=True, after=None, owner=b"other")
@@ -409,3 +410,29 @@ async def test_slatedb_alone_cannot_fence_the_owner_of_the_journal(
         await store.get(b"k")
     assert isinstance(raised.value, FencedError) is overtaken
     await store.abandon()
+
+
+def test_an_epoch_below_a_newer_one_is_never_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A claim that stands still between its look and its file, while two others come and go."""
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    first = epoch.claim(folder, sync=False, owner=b"first")
+    opened = os.open
+    others: list[Any] = []
+
+    def late(path: Any, *arguments: Any) -> int:
+        if not others:
+            others.append(None)
+            others[:] = [epoch.claim(folder, sync=False, owner=owner) for owner in (b"b", b"c")]
+        return opened(path, *arguments)
+
+    monkeypatch.setattr(os, "open", late)
+    slow = epoch.claim(folder, sync=False, owner=b"slow")
+    monkeypatch.undo()
+    assert slow.number > max(other.number for other in others)
+    slow.check()
+    for fenced in (first, *others):
+        with pytest.raises(FencedError):
+            fenced.check()
