@@ -4,7 +4,8 @@ Contract     `submit(steps)` decides and commits; it returns when the commit is 
              raises. One commit is in flight; what arrives meanwhile shares the next one. The
              steps of one submit are all in or all out; a refused submit leaves the others of its
              tick untouched.
-Invariants   C1  Replies leave after the commit they report is durable, in order.
+Invariants   C1  Replies leave after the commit they report is durable, in order; refusals too,
+                 for they may rest on what the same tick writes.
              C2  Memory and reads show durable commits only: states are replaced after the commit.
              C3  Every call ends within the deadline: it waits for its tick at most half of it,
                  and a tick takes at most the other half.
@@ -249,6 +250,10 @@ class Committer:
             raise
         return result
 
+    async def verify(self) -> None:
+        """Raise FencedError, and end everything, where the location is another's by now."""
+        await self.read(_nothing)
+
     # -- writes
 
     async def submit(self, *steps: Step) -> list[Any]:
@@ -492,3 +497,7 @@ class Committer:
                     await store.close()
             except TimeoutError:
                 await store.abandon()  # everything acknowledged is durable without it
+
+
+async def _nothing(view: Shown) -> None:
+    """A read that shows nothing: what it does is ask for the epoch."""

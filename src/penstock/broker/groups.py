@@ -8,6 +8,7 @@ Contract     As in streams.py. A reader that may wait stands in the queue of its
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -45,7 +46,7 @@ from penstock.stream.groups import (
 GroupKey = tuple[LogName, bytes]
 
 
-class GroupRequests:
+class GroupRequests(ABC):
     def __init__(self, committer: Committer, cache: NodeCache) -> None:
         self._committer = committer
         self._cache = cache
@@ -121,11 +122,11 @@ class GroupRequests:
     def _forget_id(self, name: LogName) -> None:
         self._names = {i: known for i, known in self._names.items() if known != name}
 
-    async def info(self, name: LogName) -> StreamInfo:
-        raise NotImplementedError
+    @abstractmethod
+    async def info(self, name: LogName) -> StreamInfo: ...
 
-    def _watch(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _watch(self) -> None: ...
 
     def _is_missing(self, name: LogName) -> bool:
         """Whether there is surely no such stream."""

@@ -34,7 +34,7 @@ from penstock.log.evict import evict_step, trim_step
 from penstock.log.joint import may_join
 from penstock.log.link import link_step
 from penstock.log.producer import Produced, answer_step, check_produced, produce_step
-from penstock.log.read import Message, messages, read_nodes, read_range, to_arrow
+from penstock.log.read import entries_of, read_nodes, read_range, to_arrow
 from penstock.log.staging import STAGE_BYTES_MAX, begin_step, stage_step
 from penstock.log.state import LogState, state_key
 from penstock.stream.config import configure_step
@@ -50,10 +50,6 @@ READ_BYTES_MAX = 128 << 20
 
 #: How often an overtaken broker is looked for while readers wait.
 WATCH_SECONDS = 0.5
-
-
-async def _nothing(view: Shown) -> None:
-    """A read that shows nothing: it fails where the epoch is lost."""
 
 
 class Streams(GroupRequests):
@@ -160,14 +156,7 @@ class Streams(GroupRequests):
         block_ms: int | None = 0,
     ) -> Found:
         found = await self.read_nodes(name, offset, count, reverse=reverse, block_ms=block_ms)
-        entries: list[Message | None] = []
-        for node, start, stop in found.pieces:
-            # What is missing before this node was evicted, before the read or during it.
-            entries += [None] * (node.first + start - found.low - len(entries))
-            entries += messages(node, start, stop)
-        entries += [None] * (found.high - found.low - len(entries))
-        if reverse:
-            entries.reverse()
+        entries = entries_of(found.pieces, found.low, found.high, reverse=reverse)
         return Found(found.info, entries)
 
     async def read_nodes(
@@ -323,7 +312,7 @@ class Streams(GroupRequests):
         await self._clock.sleep(WATCH_SECONDS)
         while self.waiting:
             try:
-                await self._committer.read(_nothing)
+                await self._committer.verify()
             except (UnavailableError, ConflictError):
                 pass  # that heals by itself
             except PenstockError:

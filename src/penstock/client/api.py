@@ -13,6 +13,7 @@ Not here     Who serves (link.py), how a call gets to the loop (thread.py), limi
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
@@ -64,9 +65,9 @@ class Handle:
         )
 
 
-class AsyncHandle(Handle):
-    def close(self) -> Work[None]:
-        raise NotImplementedError
+class AsyncHandle(Handle, ABC):
+    @abstractmethod
+    def close(self) -> Work[None]: ...
 
     async def __aenter__(self) -> Self:
         return self

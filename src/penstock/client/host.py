@@ -17,7 +17,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from penstock.broker.broker import Broker
-from penstock.broker.commit import Shown
 from penstock.broker.election import SocketName
 from penstock.broker.lock import FolderLock
 from penstock.client import forks
@@ -92,7 +91,7 @@ class Host:
         while True:
             await self._clock.sleep(WATCH_SECONDS)
             try:
-                await self.broker.committer.read(_nothing)
+                await self.broker.committer.verify()
                 lost = self._lock.overtaken()
             except FencedError:
                 lost = True
@@ -154,10 +153,6 @@ async def serve_folder(
     return await Host.open(
         found, clock=clock, durability=durability, deadline=deadline, on_fenced=on_fenced
     )
-
-
-async def _nothing(view: Shown) -> None:
-    """A read that shows nothing: it fails where the epoch is lost."""
 
 
 async def _beat(lock: FolderLock, clock: Clock) -> None:

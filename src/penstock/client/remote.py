@@ -27,7 +27,7 @@ from penstock.codec.node import Body, body_lists, decode_node, node_value
 from penstock.errors import InvalidError, UnavailableError
 from penstock.log.arrow import SCHEMA, to_batch
 from penstock.log.catalogue import LogName
-from penstock.log.read import Message, messages
+from penstock.log.read import Message, entries_of
 from penstock.stream.deliver import Start
 from penstock.stream.groups import GroupInfo, Pending
 
@@ -238,13 +238,7 @@ class Remote:
         block_ms: int | None = 0,
     ) -> Found:
         found = await self.read_nodes(name, offset, count, reverse=reverse, block_ms=block_ms)
-        entries: list[Message | None] = []
-        for node, start, stop in found.pieces:
-            entries += [None] * (node.first + start - found.low - len(entries))
-            entries += messages(node, start, stop)
-        entries += [None] * (found.high - found.low - len(entries))
-        if reverse:
-            entries.reverse()
+        entries = entries_of(found.pieces, found.low, found.high, reverse=reverse)
         return Found(found.info, entries)
 
     async def read_nodes(

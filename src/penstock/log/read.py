@@ -11,7 +11,7 @@ Races        Nodes may be merged, folded or collected while they are read. What 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 
@@ -55,8 +55,16 @@ async def read(
 ) -> list[Message | None]:
     """Up to `count` entries from `offset` on; `reverse` goes down, from the last at the highest."""
     low, high = read_range(state, offset, count, reverse=reverse)
+    pieces = [piece async for piece in read_nodes(store, state, low, high, cache=cache)]
+    return entries_of(pieces, low, high, reverse=reverse)
+
+
+def entries_of(
+    pieces: Iterable[tuple[Node, int, int]], low: int, high: int, *, reverse: bool = False
+) -> list[Message | None]:
+    """One element per offset low <= offset < high, from pieces of nodes in order."""
     found: list[Message | None] = []
-    async for node, start, stop in read_nodes(store, state, low, high, cache=cache):
+    for node, start, stop in pieces:
         # What is missing before this node was evicted, before the read or during it.
         found += [None] * (node.first + start - low - len(found))
         found += messages(node, start, stop)
