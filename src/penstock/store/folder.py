@@ -33,6 +33,7 @@ from penstock.codec.chain import (
 )
 from penstock.codec.keys import CHAIN_HEAD
 from penstock.errors import (
+    CorruptError,
     FencedError,
     InvalidError,
     NotFoundError,
@@ -54,6 +55,8 @@ APPLY_SECONDS = 0.02
 WAITING_BYTES = 8 << 20
 #: More segments than this waiting to be covered: ask SlateDB to flush now.
 FULL_SEGMENTS = 6
+#: How often SlateDB alone may be fenced while it is opened, before that counts as damage.
+OPENINGS = 2
 #: How long a close waits for SlateDB to flush; the journal keeps what it did not.
 CLOSE_SECONDS = 30.0
 #: How soon a new manifest is known, at the latest.
@@ -144,13 +147,16 @@ class FolderStore:
     ) -> FolderStore:
         if folder.exists() and not folder.is_dir():
             raise InvalidError(f"{folder} is a file", hint="name a folder")
-        opening = Opening(folder, clock=clock, sync=sync)
-        try:
-            rows, journal = await opening.run(after=after, owner=owner)
-        except BaseException as error:
-            opening.give_up(error)
-            raise
-        return cls(folder, rows, journal, opening, clock=clock)
+        for _ in range(OPENINGS):
+            opening = Opening(folder, clock=clock, sync=sync)
+            try:
+                rows, journal = await opening.run(after=after, owner=owner)
+                return cls(folder, rows, journal, opening, clock=clock)
+            except BaseException as error:
+                if not opening.give_up(error):
+                    raise
+                fenced = error
+        raise CorruptError(f"{folder}: the store's epochs are damaged") from fenced
 
     # -- reads
 

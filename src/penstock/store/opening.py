@@ -121,16 +121,21 @@ class Opening:
 
     # -- when it failed
 
-    def give_up(self, error: BaseException) -> None:
-        """Let go of everything, now or when the disk answers. Raises what to say instead."""
+    def give_up(self, error: BaseException) -> bool:
+        """Let go of everything, now or when the disk answers. Raises what to say instead.
+
+        True when SlateDB saw a newer writer though nobody took the folder: an opening that was
+        overtaken before ours may still have opened SlateDB after us. That one is gone when we
+        come again; if it is not, the epochs in SlateDB's files are damaged.
+        """
         self._given_up.set()
         if self.rows is not None:
             self.rows.forget()
         self.thread.finish(self._release)
-        if isinstance(error, FencedError) and self._epoch is not None:
-            self._epoch.check()  # really fenced: raises
-            # SlateDB saw a newer writer, but nobody took the folder: its files disagree.
-            raise CorruptError(f"{self.folder}: the store's epochs are damaged") from error
+        if not isinstance(error, FencedError) or self._epoch is None:
+            return False
+        self._epoch.check()  # really fenced: raises
+        return True
 
     def _release(self) -> None:
         """The thread's last job: by now every earlier one has come back."""

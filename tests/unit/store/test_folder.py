@@ -412,6 +412,32 @@ async def test_slatedb_alone_cannot_fence_the_owner_of_the_journal(
     await store.abandon()
 
 
+@pytest.mark.parametrize("late", [1, 2])
+async def test_an_opening_that_a_late_one_fenced_in_slatedb_alone_comes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: int
+) -> None:
+    """Somebody who was overtaken opens SlateDB after us; if that never ends it is damage."""
+    store = await FolderStore.open(tmp_path, clock=SystemClock())
+    await store.commit(1, [(b"k", b"v")], time_ms=1, epoch=store.epoch)
+    await store.abandon()
+    real, fenced = SlateRows.get, []
+
+    async def get(rows: SlateRows, key: bytes) -> bytes | None:
+        if len(fenced) < late:
+            fenced.append(rows)
+            raise FencedError("detected newer DB client")
+        return await real(rows, key)
+
+    monkeypatch.setattr(SlateRows, "get", get)
+    if late == 1:
+        store = await FolderStore.open(tmp_path, clock=SystemClock(), after=1, owner=b"us")
+        assert await store.get(b"k") == b"v"
+        await store.close()
+    else:
+        with pytest.raises(CorruptError, match="epochs are damaged"):
+            await FolderStore.open(tmp_path, clock=SystemClock())
+
+
 def test_an_epoch_below_a_newer_one_is_never_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
