@@ -9,6 +9,7 @@ from penstock.codec.node import Node
 from penstock.log.read import Message
 from penstock.log.state import LogState
 from penstock.stream.config import NO_CONFIG, StreamConfig, config_of
+from penstock.stream.deliver import Delivered
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
@@ -39,6 +40,15 @@ class Found(msgspec.Struct, frozen=True):
 
     info: StreamInfo
     messages: list[Message | None]
+
+
+class FoundByGroup(msgspec.Struct, frozen=True):
+    info: StreamInfo
+    delivered: Delivered
+
+    @property
+    def messages(self) -> list[Message]:
+        return self.delivered.messages
 
 
 class FoundNodes(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.broker.answers import Found, StreamInfo, stream_info
+from penstock.broker.answers import FoundByGroup, StreamInfo, stream_info
 from penstock.broker.commit import Committer, Shown
 from penstock.broker.turns import Turns
 from penstock.codec.keys import Kind
@@ -21,9 +21,8 @@ from penstock.errors import InvalidError, PenstockError
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, NameState, load_name, name_state_key
 from penstock.log.decision import StateKey
-from penstock.log.read import Message
 from penstock.log.state import LogState, state_key
-from penstock.stream.ack import ack_step
+from penstock.stream.ack import Named, ack_step
 from penstock.stream.deliver import MAX_PENDING, Delivered, Start, deliver_step
 from penstock.stream.group import (
     GroupNameState,
@@ -69,12 +68,12 @@ class GroupRequests(ABC):
         retry_ms: int | None = None,
         expire_ms: int | None = None,
         start: Start = "first",
-    ) -> Found:
+    ) -> FoundByGroup:
         begin = start
         key: GroupKey = (name, group)
-        delivered: Delivered = Delivered([])
+        delivered: Delivered = Delivered()
 
-        async def ask() -> list[Message]:
+        async def ask() -> int:
             nonlocal begin, delivered
             while True:
                 step = deliver_step(
@@ -92,8 +91,9 @@ class GroupRequests(ABC):
                 elif block_ms != 0:
                     self._names[delivered.log.log_id] = name
                     self._due_ms[key] = min(delivered.retry_ms, delivered.expire_ms)
-                if delivered.messages or not delivered.moved:
-                    return delivered.messages
+                found: int = delivered.count
+                if found or not delivered.moved:
+                    return found
 
         if block_ms == 0 or count == 0:
             await ask()
@@ -106,8 +106,8 @@ class GroupRequests(ABC):
             await self._turns.wait(key, ask, count, seconds)
         finally:
             self._left(key)
-        if not delivered.messages:  # the stream as it is now, not as it was when it was asked
-            return Found(await self.info(name), [])
+        if not delivered.count:  # the stream as it is now, not as it was when it was asked
+            return FoundByGroup(await self.info(name), delivered)
         return _found(delivered)
 
     def _left(self, key: GroupKey) -> None:
@@ -133,8 +133,8 @@ class GroupRequests(ABC):
         known: NameState | None = self._committer.states.get(name_state_key(name))
         return known is not None and known.row is None
 
-    async def ack(self, name: LogName, group: bytes, ranges: Sequence[tuple[int, int]]) -> int:
-        (count,) = await self._committer.submit(ack_step(name, group, ranges))
+    async def ack(self, name: LogName, group: bytes, named: Sequence[Named]) -> int:
+        (count,) = await self._committer.submit(ack_step(name, group, named))
         return count  # type: ignore[no-any-return]
 
     async def group_create(
@@ -282,5 +282,5 @@ def _start_of_nothing(start: Start) -> int:
     return 0
 
 
-def _found(delivered: Delivered) -> Found:
-    return Found(stream_info(delivered.log), [*delivered.messages])
+def _found(delivered: Delivered) -> FoundByGroup:
+    return FoundByGroup(stream_info(delivered.log), delivered)

@@ -359,6 +359,30 @@ class Node:
         packed = np.frombuffer(self.raw, np.uint8, -(-self.count // 8), self.validity)
         return np.unpackbits(packed, count=self.count, bitorder="little").view(np.bool_)
 
+    def runs(self, low: int, high: int) -> list[tuple[int, int, bool]]:
+        """Neighbours among the entries low <= i < high that are all alive or all dead: (start,
+        stop, alive), in order and without gaps."""
+        alive = self.alive()
+        if alive is None:
+            return [(low, high, True)]
+        edges = np.flatnonzero(np.diff(alive[low:high])) + 1 + low
+        return [
+            (start, stop, bool(alive[start]))
+            for start, stop in pairwise([low, *edges.tolist(), high])
+        ]
+
+    def data_bytes(self, low: int, high: int) -> int:
+        """Bytes of data of the entries low <= i < high."""
+        return 0 if self.data is None else int(self.data.table[high]) - int(self.data.table[low])
+
+    def fitting(self, low: int, high: int, size: int) -> int:
+        """How far entries go from `low` on until their data exceeds `size`: the end, exclusive.
+        Never less than one, so that something too large still comes, alone."""
+        if self.data is None or self.data_bytes(low, high) <= size:
+            return high
+        table = self.data.table
+        return low + int(np.searchsorted(table[low + 1 : high + 1], int(table[low]) + size)) + 1
+
     def data_list(self, low: int, high: int) -> list[bytes]:
         """Data of the entries low <= i < high, counted within the node; a dead one is empty."""
         return [b""] * (high - low) if self.data is None else self.data.slices(self.raw, low, high)

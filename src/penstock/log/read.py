@@ -32,6 +32,10 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SCAN_ROWS = 32
 
 
+#: Entries low <= i < high of a node, counted within it.
+Piece = tuple[Node, int, int]
+
+
 class Message(msgspec.Struct, frozen=True, gc=False):
     offset: int
     tag: str  # bytes that are not UTF-8 are shown as surrogates

@@ -19,19 +19,30 @@ from penstock.stream.deliver import expiry_timers
 from penstock.stream.group import Change, GroupState, find_group, load_group, load_page
 from penstock.stream.pending import Page
 
+#: An offset, or the first and the last of a range.
+Named = int | tuple[int, int]
+
 
 class Acks:
     """Offsets to acknowledge: single ones, and ranges with the end exclusive."""
 
-    def __init__(self, pairs: Sequence[tuple[int, int]]) -> None:
-        for start, end in pairs:
-            if start < 0 or end > OFFSET_MAX:
-                raise InvalidError(f"offset {start if start < 0 else end} cannot be acknowledged")
-            if end < start:
-                raise InvalidError(f"range {start}-{end} ends before it starts")
-        singles = sorted({start for start, end in pairs if start == end})
-        self.singles: Offsets = np.array(singles, np.int64)
-        self.ranges = _merged((start, end + 1) for start, end in pairs if start != end)
+    def __init__(self, named: Sequence[Named]) -> None:
+        singles = [each for each in named if isinstance(each, int)]
+        for offset in (min(singles), max(singles)) if singles else ():
+            _check(offset, offset)
+        ranges: list[tuple[int, int]] = []
+        if len(singles) < len(named):
+            for each in named:
+                if isinstance(each, int):
+                    continue
+                start, end = each
+                _check(start, end)
+                if start == end:
+                    singles.append(start)
+                else:
+                    ranges.append((start, end + 1))
+        self.singles: Offsets = np.array(sorted(set(singles)), np.int64)
+        self.ranges = _merged(ranges)
         self._starts = np.array([start for start, _ in self.ranges], np.int64)
         self._ends = np.array([end for _, end in self.ranges], np.int64)
 
@@ -55,6 +66,13 @@ class Acks:
         return np.unique(np.concatenate(found)) if self.ranges else found[0]
 
 
+def _check(start: int, end: int) -> None:
+    if start < 0 or end > OFFSET_MAX:
+        raise InvalidError(f"offset {start if start < 0 else end} cannot be acknowledged")
+    if end < start:
+        raise InvalidError(f"range {start}-{end} ends before it starts")
+
+
 def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     """In order, and without overlap."""
     merged: list[tuple[int, int]] = []
@@ -66,9 +84,9 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return merged
 
 
-def ack_step(target: LogName, group: bytes, pairs: Sequence[tuple[int, int]]) -> Step:
+def ack_step(target: LogName, group: bytes, named: Sequence[Named]) -> Step:
     """-> how many were pending, and are not any more"""
-    acks = Acks(pairs)
+    acks = Acks(named)
     pages: dict[int, Page] = {}
 
     async def load(view: View) -> None:

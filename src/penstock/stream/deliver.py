@@ -51,7 +51,7 @@ from penstock.log.catalogue import (
 )
 from penstock.log.decision import Decision, Now, Step, Timer, View
 from penstock.log.place import Rows
-from penstock.log.read import Message, messages, read_nodes
+from penstock.log.read import Message, Piece, messages, read_nodes
 from penstock.log.state import LogState, read_log, state_key
 from penstock.stream.group import (
     Change,
@@ -81,13 +81,23 @@ NODES_MAX = 256
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    messages: list[Message]
+    due: Sequence[Message] = ()  # delivered before
+    new: Sequence[Piece] = ()  # all of them living
     #: The group moved without finding anything to deliver: ask again.
     moved: bool = False
     log: LogState | None = None  # as it was then
     #: When something of the group is due again, and when something of it expires.
     retry_ms: int = NEVER_MS
     expire_ms: int = NEVER_MS
+
+    @property
+    def count(self) -> int:
+        return len(self.due) + _count(self.new)
+
+    @property
+    def messages(self) -> list[Message]:
+        new = [message for piece in self.new for message in messages(*piece) if message is not None]
+        return [*self.due, *new]
 
 
 class _Seen:
@@ -99,7 +109,7 @@ class _Seen:
         self.evicted: Offsets = NO_OFFSETS
         self.due: list[Message] = []
         self.compacted: Offsets = NO_OFFSETS  # of those that were due
-        self.new: list[Message] = []
+        self.new: list[Piece] = []
         self.next = 0
         self.skipped = 0
         self.dead: list[Message] = []
@@ -163,26 +173,24 @@ def deliver_step(
         await _see_new(view, seen, log, state.head.next, room, cache)
         if state.row.dead and len(seen.expired):
             await load_target(view, stream_name(state.row.dead), make=True)
-        numbers = {message.offset // PAGE_SLOTS for message in seen.new}
-        for number in numbers if retry_ms is not None else ():
+        for number in _pages(seen.new) if retry_ms is not None else ():
             seen.pages[number] = await load_page(view, state.id, number)
 
     def decide(view: View, now: Now) -> Decision:
         log = find_target(view, target)
         if log is None:
-            return Decision(reply=Delivered([]))
+            return Decision(reply=Delivered())
         state = find_group(view, log.log_id, group)
         rows: Rows = {}
         states: States = {}
         if state is None and not make:
-            return Decision(reply=Delivered([]))
+            return Decision(reply=Delivered())
         if state is None:
             made = GroupRow(0, MAX_PENDING, "")
             state, rows, states = make_group(view, log, group, made, start)
-            numbers = {message.offset // PAGE_SLOTS for message in seen.new}
-            seen.pages = {number: empty_page(number, 0) for number in numbers}
+            seen.pages = {number: empty_page(number, 0) for number in _pages(seen.new)}
             if state.head.next == seen.next:
-                return Decision(reply=Delivered([], log=log), writes=rows, states=states)
+                return Decision(reply=Delivered(log=log), writes=rows, states=states)
         decision = _deliver(log, state, seen, now, retry_ms, expire_ms)
         rows |= decision.writes
         states |= decision.states
@@ -240,15 +248,14 @@ def _deliver(
     expire_ms: int | None,
 ) -> Decision:
     head = state.head
-    due = _offsets(seen.due)
+    due = _offsets_of(seen.due)
     lists = [seen.expired, seen.evicted, seen.compacted]
     if retry_ms is None:
         lists.append(due)
-    removed = np.unique(np.concatenate(lists))
+    removed = np.unique(np.concatenate(lists)) if any(map(len, lists)) else NO_OFFSETS
     moved = seen.next != head.next or bool(len(removed))
-    found = [*seen.due, *seen.new]
     if not moved and not len(due):
-        return Decision(reply=_delivered(found, log, state))
+        return Decision(reply=_delivered(seen, log, state))
     change = Change(state, seen.pages)
     change.do(
         GroupOperation(
@@ -264,18 +271,17 @@ def _deliver(
         )
     )
     return Decision(
-        reply=_delivered(found, log, change.state, moved=moved and not found),
+        reply=_delivered(seen, log, change.state, moved=moved),
         states=change.states,
         operations=change.operations,
         timers=expiry_timers(change.state),
     )
 
 
-def _delivered(
-    found: list[Message], log: LogState, state: GroupState, *, moved: bool = False
-) -> Delivered:
+def _delivered(seen: _Seen, log: LogState, state: GroupState, *, moved: bool = False) -> Delivered:
     index = state.index
-    return Delivered(found, moved, log, index.next_retry_ms(), index.next_expire_ms())
+    moved = moved and not seen.due and not seen.new
+    return Delivered(seen.due, seen.new, moved, log, index.next_retry_ms(), index.next_expire_ms())
 
 
 def expiry_timers(state: GroupState) -> tuple[Timer, ...]:
@@ -332,7 +338,7 @@ async def _see_pending(
         misses += not known and not len(found)
     if len(due):
         seen.due, looked = await _read_offsets(view, log, due, cache, BYTES_MAX)
-        seen.compacted = np.setdiff1d(looked, _offsets(seen.due))
+        seen.compacted = np.setdiff1d(looked, _offsets_of(seen.due))
         seen.more_due = seen.more_due or len(looked) < len(due)
 
 
@@ -356,23 +362,23 @@ async def _see_new(
     if begin > at:
         seen.skipped += begin - at
         seen.next = begin
-    size = nodes = 0
+    size = nodes = found = 0
     shown = msgspec.structs.replace(log, next=max(end, log.first))
     async for node, low, high in read_nodes(view.store, shown, begin, end, cache=cache):
-        while low < high:
-            part = messages(node, low, min(high, low + room - len(seen.new)))
-            for message in part:
-                if size > BYTES_MAX:
+        for start, stop, living in node.runs(low, high):
+            if living:
+                stop = min(stop, start + room - found)
+                taken = node.fitting(start, stop, BYTES_MAX - size)
+                if taken > start:
+                    seen.new.append((node, start, taken))
+                found += taken - start
+                size += node.data_bytes(start, taken)
+                seen.next = node.first + taken
+                if taken < stop or found >= room or size >= BYTES_MAX:
                     return
-                seen.next += 1
-                if message is None:
-                    seen.skipped += 1
-                else:
-                    seen.new.append(message)
-                    size += len(message.data)
-            low += len(part)
-            if len(seen.new) >= room:
-                return
+            else:
+                seen.skipped += stop - start
+                seen.next = node.first + stop
         nodes += 1
         if nodes >= NODES_MAX:
             return
@@ -407,5 +413,25 @@ def _runs(offsets: Offsets) -> Sequence[tuple[int, int]]:
     ]
 
 
-def _offsets(found: Sequence[Message]) -> Offsets:
+def _offsets_of(found: Sequence[Message]) -> Offsets:
     return np.fromiter((message.offset for message in found), np.int64, len(found))
+
+
+def _count(pieces: Sequence[Piece]) -> int:
+    return sum(stop - start for _, start, stop in pieces)
+
+
+def _offsets(pieces: Sequence[Piece]) -> Offsets:
+    ranges = [np.arange(node.first + start, node.first + stop) for node, start, stop in pieces]
+    return ranges[0] if len(ranges) == 1 else np.concatenate([NO_OFFSETS, *ranges])
+
+
+def _pages(pieces: Sequence[Piece]) -> set[int]:
+    """Numbers of the pages that these entries stand on when they are pending."""
+    return {
+        number
+        for node, start, stop in pieces
+        for number in range(
+            (node.first + start) // PAGE_SLOTS, (node.first + stop - 1) // PAGE_SLOTS + 1
+        )
+    }

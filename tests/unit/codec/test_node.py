@@ -139,6 +139,36 @@ def test_dead_entries_are_null_in_tag_data_and_meta() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "runs"),
+    [
+        (0, 6, [(0, 1, False), (1, 3, True), (3, 5, False), (5, 6, True)]),
+        (1, 3, [(1, 3, True)]),
+        (2, 5, [(2, 3, True), (3, 5, False)]),
+    ],
+)
+def test_runs_are_neighbours_that_live_or_are_dead(
+    low: int, high: int, runs: list[tuple[int, int, bool]]
+) -> None:
+    data = [b"", b"aa", b"bb", b"", b"", b"cccc"]
+    body = build_body(6, column(data, "data"), validity=bytes([0b100110]))
+    node = decode_node(node_value(body, 10, 5), "node")
+    assert node.runs(low, high) == runs
+    hole = decode_node(hole_value(first=3, count=6, time_ms=1), "hole")
+    assert hole.runs(low, high) == [(low, high, False)]
+
+
+@pytest.mark.parametrize(
+    ("low", "size", "end"),
+    [(0, 9, 4), (0, 10, 4), (0, 8, 4), (0, 5, 3), (0, 4, 2), (0, 0, 1), (2, -5, 3), (3, 1, 4)],
+)
+def test_entries_fit_until_their_data_reaches_the_size(low: int, size: int, end: int) -> None:
+    body = build_body(4, column([b"aa", b"bb", b"cccc", b"d"], "data"))
+    node = decode_node(node_value(body, 10, 5), "node")
+    assert node.fitting(low, 4, size) == end
+    assert node.data_bytes(0, 3) == 8
+
+
 def test_a_hole_is_all_null_and_keeps_its_offsets() -> None:
     batch = to_batch(decode_node(hole_value(first=3, count=9, time_ms=1), "hole"))
     assert batch.column("offset").to_pylist() == list(range(3, 12))

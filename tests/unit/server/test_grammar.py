@@ -76,7 +76,7 @@ def parse(line: str) -> Request:
         ("TEVICT k 0", Evict(K, up_to=0)),
         ("TEVICT k -5", Evict(K, keep=5)),
         ("TEVICT k -0", Evict(K, keep=0)),
-        ("TACK k g 1 3-5 9", Ack(K, b"g", [(1, 1), (3, 5), (9, 9)])),
+        ("TACK k g 1 3-5 9", Ack(K, b"g", [1, (3, 5), 9])),
         ("TGROUP CREATE k g", GroupCreate(K, b"g")),
         (
             "TGROUP create k g FROM 3 MAXPENDING 5 DEAD d",

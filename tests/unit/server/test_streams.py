@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock.broker.answers import Found, FoundNodes, StreamInfo
+from penstock.broker.answers import FoundByGroup, FoundNodes, StreamInfo
 from penstock.broker.streams import Streams
 from penstock.codec.node import Node, decode_node, hole_value, node_value
 from penstock.codec.resp import Reply, Simple, encode
@@ -19,6 +19,7 @@ from penstock.log.read import Message
 from penstock.server.resp.commands import COMMANDS
 from penstock.server.resp.grammar import PARSERS
 from penstock.server.resp.streams import _bodies, run
+from penstock.stream.deliver import Delivered
 
 K = stream_name("k")
 CONFIG = SimpleNamespace(max_count=5, max_bytes=None, max_age_ms=None, compact=True)
@@ -65,7 +66,7 @@ def call(name: str, *arguments: Any, **options: Any) -> tuple[str, Any, Any]:
     [
         ("TEVICT k 5", 6, [call("evict", K, up_to=5, keep=None)], 6),
         ("TEVICT k -5", 6, [call("evict", K, up_to=None, keep=5)], 6),
-        ("TACK k g 1 3-5", 4, [call("ack", K, b"g", [(1, 1), (3, 5)])], 4),
+        ("TACK k g 1 3-5", 4, [call("ack", K, b"g", [1, (3, 5)])], 4),
         (
             "TGROUP CREATE k g FROM new MAXPENDING 5 DEAD d",
             None,
@@ -204,15 +205,22 @@ def test_a_read_of_nothing_can_still_have_information() -> None:
 
 
 def test_a_group_read_passes_its_options_on_and_keeps_bytes_that_are_no_text() -> None:
-    messages: list[Message | None] = [
-        Message(5, "t\udcff", b"a", 77, b"m"),
-        Message(9, "", b"b", 78),
-    ]
-    reply, calls = ask(
-        "TREAD k 0 5 GROUP g FROM new RETRY 10 0 BLOCK 0 WITHINFO", Found(STREAM, messages)
+    node = decode_node(
+        node_value(build_bodies([(b"t", b"x"), (b"", b"b"), (b"u", b"c")])[0], 8, 78), "node"
     )
-    assert reply == encode([[2, 9], [5, b"t\xff", b"a"], [9, b"", b"b"]], 3)
+    found = FoundByGroup(
+        STREAM, Delivered(due=[Message(5, "t\udcff", b"a", 77, b"m")], new=[(node, 1, 3)])
+    )
+    reply, calls = ask("TREAD k 0 5 GROUP g FROM new RETRY 10 0 BLOCK 0 WITHINFO", found)
+    assert reply == encode([[2, 9], [5, b"t\xff", b"a"], [9, b"", b"b"], [10, b"u", b"c"]], 3)
     options = {"block_ms": None, "retry_ms": 10, "expire_ms": None, "start": "new"}
     assert calls == [call("read_group", K, b"g", 5, **options)]
-    reply, _ = ask("TREAD k 0 5 GROUP g FULL", Found(STREAM, messages), 2)
-    assert reply == encode([[5, b"t\xff", b"a", 77, b"m"], [9, b"", b"b", 78, None]], 2)
+    reply, _ = ask("TREAD k 0 5 GROUP g FULL", found, 2)
+    assert reply == encode(
+        [
+            [5, b"t\xff", b"a", 77, b"m"],
+            [9, b"", b"b", 78, None],
+            [10, b"u", b"c", 78, None],
+        ],
+        2,
+    )

@@ -420,7 +420,8 @@ async def test_an_opening_that_a_late_one_fenced_in_slatedb_alone_comes_again(
     store = await FolderStore.open(tmp_path, clock=SystemClock())
     await store.commit(1, [(b"k", b"v")], time_ms=1, epoch=store.epoch)
     await store.abandon()
-    real, fenced = SlateRows.get, []
+    real = SlateRows.get
+    fenced: list[SlateRows] = []
 
     async def get(rows: SlateRows, key: bytes) -> bytes | None:
         if len(fenced) < late:

@@ -83,8 +83,8 @@ async def _run_small(
     match request:
         case Evict(name, up_to, keep):
             return await streams.evict(name, up_to=up_to, keep=keep)
-        case Ack(name, group, ranges):
-            return await streams.ack(name, group, ranges)
+        case Ack(name, group, named):
+            return await streams.ack(name, group, named)
         case GroupCreate(name, group, start, max_pending, dead):
             await streams.group_create(name, group, start=start, max_pending=max_pending, dead=dead)
             return _OK
@@ -286,13 +286,14 @@ async def _read_group(request: ReadGroup, streams: Streams, protocol: int) -> by
         expire_ms=request.expire_ms,
         start=request.start,
     )
-    parts = [b"*%d\r\n" % (len(found.messages) + request.withinfo)]
+    delivered = found.delivered
+    parts = [b"*%d\r\n" % (delivered.count + request.withinfo)]
     if request.withinfo:
         parts.append(_encode_edges(found.info.first, found.info.last))
+    parts += [_encode_message(message, request.full, protocol) for message in delivered.due]
     parts += [
-        _encode_message(message, request.full, protocol)
-        for message in found.messages
-        if message is not None  # a group has none of those
+        _encode_columns(node, start, stop, request.full, protocol)
+        for node, start, stop in delivered.new
     ]
     return b"".join(parts)
 
