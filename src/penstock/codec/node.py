@@ -376,7 +376,7 @@ class Node:
         return 0 if self.data is None else int(self.data.table[high]) - int(self.data.table[low])
 
     def fitting(self, low: int, high: int, size: int) -> int:
-        """How far entries go from `low` on until their data exceeds `size`: the end, exclusive.
+        """How far entries go from `low` on until their data reaches `size`: the end, exclusive.
         Never less than one, so that something too large still comes, alone."""
         if self.data is None or self.data_bytes(low, high) <= size:
             return high
