@@ -19,7 +19,6 @@ Not here     What a step decides (log/ and the views), how a batch becomes durab
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
@@ -308,7 +307,9 @@ class Committer:
             try:
                 await self._tick(store, accepted)
             except asyncio.CancelledError:
-                self._fail(accepted, UnavailableError("the broker was stopped"))
+                stopped = UnavailableError("the broker was stopped")
+                self._fail(accepted, stopped)
+                self._turn_away(stopped)
                 raise
             except Exception as error:
                 # A bug, in the middle of a tick: its callers hear of it, and memory is not trusted.
@@ -479,8 +480,7 @@ class Committer:
     async def close(self) -> None:
         """Finish what was accepted, then close the store. Later calls are an InvalidError."""
         if self._drain is not None and self._store is not None:
-            with contextlib.suppress(Exception):
-                await self._drain
+            await asyncio.wait([self._drain])  # which goes on where we are cancelled
         if self._finished is None:
             self._finished = InvalidError("the location is closed", hint="open it again")
             self._on_finish(self._finished)

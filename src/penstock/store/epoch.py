@@ -7,8 +7,9 @@ Contract     `claim` creates the next E.epoch, then unlinks the older ones. A wr
              after the unlink. So each record is either seen by the newcomer or never acknowledged,
              also when the old writer was stopped and wakes up.
 Given up     A claim may hang in the disk until nobody waits for it any more. It looks whether it
-             was given up after it made its file and again right before it fences: then it takes
-             its file back and fences nobody.
+             was given up before it makes its file and again right before it fences: then it takes
+             its file back and fences nobody. So a newer file of another owner fences us only once
+             ours is gone.
 
     journal/E.epoch       exists while E is the newest epoch
     journal/E.head        which segments epoch E relies on
@@ -17,8 +18,10 @@ Given up     A claim may hang in the disk until nobody waits for it any more. It
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -97,40 +100,39 @@ def claim(
         if given_up():
             raise UnavailableError(f"{folder.parent}: the opening was given up")
 
-    number = max((n for (n,) in numbers(folder, EPOCH) + numbers(folder, HEAD)), default=0)
-    while True:
-        if after is not None and not _is_ours(folder, number, after, owner):
-            raise FencedError(f"{folder.parent}: another process took over epoch {after}")
-        number += 1
-        path = _epoch_path(folder, number)
-        try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            continue  # another newcomer was faster: fence it too
-        try:
-            # The number may be free because somebody above it was faster, and fenced whoever had
-            # it. Who comes above us after this look lists after that, and fences us.
-            newest = max((n for (n,) in numbers(folder, EPOCH)), default=number)
-        except OSError:
-            os.close(descriptor)
-            path.unlink(missing_ok=True)
-            raise
-        if newest <= number:
-            break
-        os.close(descriptor)
-        path.unlink(missing_ok=True)
-        number = newest
+    # The owner's name is in the file before the file has its name: whoever finds it can tell.
+    descriptor, made = tempfile.mkstemp(dir=folder, suffix=".claim")
+    path: Path | None = None
     try:
-        require_wanted()
         os.write(descriptor, owner)
         if sync:
             os.fsync(descriptor)
+        while True:
+            require_wanted()
+            number = _newest(folder, after, owner) + 1
+            path = _epoch_path(folder, number)
+            try:
+                os.link(made, path)
+            except FileExistsError:
+                path = None
+                continue  # another newcomer was faster: fence it too
+            # The number may be free because somebody above it was faster, and fenced whoever had
+            # it. Who comes above us after this look lists after that, and fences us.
+            if max((n for (n,) in numbers(folder, EPOCH)), default=number) <= number:
+                break
+            path.unlink(missing_ok=True)
+            path = None  # somebody else may have that name from now on
+        if sync:
             sync_folder(folder)
         require_wanted()
     except (OSError, PenstockError):  # nobody was fenced yet, so take the claim back
         os.close(descriptor)
-        path.unlink(missing_ok=True)
+        if path is not None:
+            path.unlink(missing_ok=True)
         raise
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(made)
     try:
         for (older,) in numbers(folder, EPOCH):
             if older < number:
@@ -143,9 +145,27 @@ def claim(
     return Epoch(folder, number, descriptor)
 
 
-def _is_ours(folder: Path, number: int, after: int, owner: bytes) -> bool:
+def _newest(folder: Path, after: int | None, owner: bytes) -> int:
+    """The newest epoch. With `after`: FencedError where another owner took it from us."""
+    while True:
+        epochs = [n for (n,) in numbers(folder, EPOCH)]
+        newest = max([*epochs, *(n for (n,) in numbers(folder, HEAD))], default=0)
+        if after is None:
+            return newest
+        owners = {n: _owner(folder, n) for n in epochs if n > after}
+        if None in owners.values():
+            continue  # a claim was taken back, or overtaken, while we looked
+        ours = after in epochs or (bool(owner) and owner in owners.values())
+        if not ours:
+            raise FencedError(f"{folder.parent}: another process took over epoch {after}")
+        if any(found != owner for found in owners.values()):
+            # It has not fenced us yet, and may still give up.
+            raise UnavailableError(f"{folder.parent}: another process is taking over")
+        return newest
+
+
+def _owner(folder: Path, number: int) -> bytes | None:
     try:
-        found = _epoch_path(folder, number).read_bytes()
+        return _epoch_path(folder, number).read_bytes()
     except FileNotFoundError:
-        return False
-    return number == after or (number > after and bool(owner) and found == owner)
+        return None

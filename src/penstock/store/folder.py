@@ -9,8 +9,10 @@ Order        write record, fdatasync, look at the epoch, acknowledge. SlateDB ge
 Coverage     A segment is let go when SlateDB has written everything in it to objects and these
              are durable: synchronous by inode flags, or by syncfs where the file system has none.
 Threads      The journal belongs to one daemon thread. A disk that hangs hangs that thread, not
-             the event loop; the caller's deadline ends the wait. Who still waits for SlateDB when
-             the store is abandoned gets an UnavailableError, never a CancelledError.
+             the event loop; the caller's deadline ends the wait. (A read looks at the epoch's name
+             on the loop: the kernel has that at hand, except on network file systems that hang.)
+             Who still waits for SlateDB when the store is abandoned gets an UnavailableError, never
+             a CancelledError.
 """
 
 from __future__ import annotations
@@ -145,8 +147,6 @@ class FolderStore:
     async def _open(
         cls, folder: Path, *, clock: Clock, sync: bool, after: int | None, owner: bytes
     ) -> FolderStore:
-        if folder.exists() and not folder.is_dir():
-            raise InvalidError(f"{folder} is a file", hint="name a folder")
         for _ in range(OPENINGS):
             opening = Opening(folder, clock=clock, sync=sync)
             try:

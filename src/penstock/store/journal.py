@@ -36,7 +36,7 @@ from penstock.codec.journal import (
     encode_header,
     encode_record,
 )
-from penstock.errors import UnavailableError
+from penstock.errors import PenstockError, UnavailableError
 from penstock.store.disk import InPlaceError, fill_zeros, replace_file
 from penstock.store.epoch import HEAD, SEGMENT, Epoch, head_path, numbers, segment_path
 from penstock.store.port import RefusedError
@@ -101,8 +101,11 @@ class Journal:
         self._active = self._allocate(segment_bytes)
         try:
             self._write_head()
+            # Whoever claims after this finds our head, whose start voids what an older writer may
+            # still write late; who claimed before may need segments that we do not.
+            epoch.check()
             self._remove_unlisted()
-        except OSError:
+        except (OSError, PenstockError):
             os.close(self._active.descriptor)
             raise
 

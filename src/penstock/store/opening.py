@@ -15,7 +15,7 @@ Order        Claim the epoch, look after SlateDB's manifests, open SlateDB (whic
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 from penstock.clock import Clock
 from penstock.codec.chain import ChainRecord, decode_batch, decode_chain, encode_chain
 from penstock.codec.keys import CHAIN_HEAD
-from penstock.errors import CorruptError, FencedError, UnavailableError
+from penstock.errors import CorruptError, FencedError, InvalidError, UnavailableError
 from penstock.store import disk, guard
 from penstock.store.diskthread import DiskThread
 from penstock.store.epoch import Epoch, claim
@@ -66,13 +66,15 @@ class Opening:
             Place.folder(folder / "store"), _settings(slow_sync=not self.synced), durable_only=False
         )
         await _check_epoch(rows, fenced)
-        await _check_tables(rows, folder)
+        tables = await rows.tables()
+        await self._step(partial(_check_tables, tables, folder))
         stored = await _stored_head(rows)
         self.recovered = await self._step(partial(recover, folder / "journal", stored))
         self.head = await _replay(rows, self.recovered) or stored
-        journal = await self._step(partial(self._begin_journal, epoch, stored))
         if not self.synced:
+            # Before a journal that may cover what SlateDB has: that must survive a power cut.
             await self._step(partial(watch_once, folder, epoch.number, sync=True, synced=False))
+        journal = await self._step(partial(self._begin_journal, epoch, stored))
         await self._step(epoch.check)
         return rows, journal
 
@@ -87,8 +89,7 @@ class Opening:
         return self._epoch
 
     def _begin_journal(self, epoch: Epoch, stored: ChainRecord | None) -> Journal:
-        # A journal removes segments that it does not need, by what the store held when we looked:
-        # a successor may have flushed meanwhile, and need them. Who claims after this looks later.
+        # Who was overtaken makes no head; the journal looks again before it removes segments.
         epoch.check()
         self.journal = Journal(
             self.folder / "journal",
@@ -152,6 +153,8 @@ def watch_once(folder: Path, epoch: int, *, sync: bool, synced: bool) -> None:
 
 def _prepare_folder(folder: Path, *, sync: bool) -> bool:
     """Make the folders; True when what SlateDB writes there needs no sync of ours."""
+    if folder.exists() and not folder.is_dir():
+        raise InvalidError(f"{folder} is a file", hint="name a folder")
     (folder / "journal").mkdir(parents=True, exist_ok=True)
     (folder / "store").mkdir(exist_ok=True)
     if not sync:
@@ -185,9 +188,9 @@ async def _check_epoch(rows: SlateRows, fenced: int) -> None:
         raise CorruptError(f"the store was opened with epoch {epoch}, {fenced} was there already")
 
 
-async def _check_tables(rows: SlateRows, folder: Path) -> None:
+def _check_tables(tables: Mapping[str, int], folder: Path) -> None:
     """Demand the SSTs in full length: SlateDB would retry reading behind a file's end for ever."""
-    for name, least_bytes in (await rows.tables()).items():
+    for name, least_bytes in tables.items():
         path = folder / "store" / "compacted" / f"{name}.sst"
         try:
             size = path.stat().st_size

@@ -591,3 +591,23 @@ async def test_a_handle_that_was_lost_in_the_step_before_the_close_is_abandoned(
         await shown_count(world)
     await world.committer.close()
     assert abandoned
+
+
+async def test_a_close_that_is_cancelled_leaves_the_commit_under_way_alone() -> None:
+    world = await make_world()
+    stall = Stall()
+    world.faults.next("commit", Fault(before=[stall]))
+    first = asyncio.create_task(world.committer.submit(add(1)))
+    await stall.reached.wait()
+    second = asyncio.create_task(world.committer.submit(add(2)))
+    closing = asyncio.create_task(world.committer.close())
+    await world.settle()
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    stall.release()
+    assert (await first, await second) == ([1], [3])
+    assert world.stored() == 3
+    await world.committer.close()
+    with pytest.raises(InvalidError, match="closed"):
+        await world.committer.submit(add(1))

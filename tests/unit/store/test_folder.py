@@ -8,6 +8,7 @@ import os
 import shutil
 import threading
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 import penstock
 from penstock.clock import SystemClock
 from penstock.errors import CorruptError, FencedError, UnavailableError
-from penstock.store import disk, epoch, opening
+from penstock.store import disk, epoch, journal, opening
 from penstock.store.diskthread import DiskThread
 from penstock.store.folder import FolderStore
 from penstock.store.journal import Journal
@@ -269,7 +270,8 @@ def open_files(folder: Path) -> list[str]:
         with contextlib.suppress(OSError):
             found.append(os.readlink(f"/proc/self/fd/{name}"))
     journal = [path for path in found if path.startswith(f"{folder}/journal/")]
-    return [path for path in journal if ".epoch" in path or ".segment" in path]
+    # An epoch's file is made under another name, which is what the kernel shows.
+    return [path for path in journal if ".claim" in path or ".segment" in path]
 
 
 def disk_threads() -> set[threading.Thread]:
@@ -439,6 +441,66 @@ async def test_an_opening_that_a_late_one_fenced_in_slatedb_alone_comes_again(
             await FolderStore.open(tmp_path, clock=SystemClock())
 
 
+async def test_an_overtaken_opening_removes_no_segment_that_its_successor_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit lands late, between an opening that hangs and the next one, which needs it."""
+    others = disk_threads()
+    store = await FolderStore.open(tmp_path, clock=SystemClock(), owner=b"us")
+    await commit(store, 1)
+    await store._applied()
+    await store._rows.flush_memtable()
+    late = Hangs(monkeypatch, os, "pwrite")
+    task = asyncio.create_task(commit(store, 2))
+    await asyncio.to_thread(late.reached.wait)
+    task.cancel()
+    await store.abandon()
+    before = disk_threads()
+    hangs = Hangs(monkeypatch, journal, "replace_file")
+    open_again = partial(FolderStore.open, tmp_path, clock=SystemClock(), after=1, owner=b"us")
+    await give_up(asyncio.create_task(open_again()), hangs)
+    hanging = disk_threads() - before
+    late.go.set()
+    await until_ended(before - others)
+    monkeypatch.setattr(FolderStore, "_keep", lambda store: None)  # nothing is flushed
+    store = await open_again()
+    assert store.head().n == 2, "the record that landed late"
+    await commit(store, 3)
+    hangs.go.set()
+    await until_ended(hanging)
+    await store.abandon()
+    monkeypatch.undo()
+    store = await FolderStore.open(tmp_path, clock=SystemClock())
+    assert store.head().n == 3
+    await store.close()
+
+
+@pytest.mark.parametrize("owner", [b"us", b"them"])
+@pytest.mark.parametrize("place", ["numbers", "sync_folder"])
+async def test_a_claim_that_hangs_and_is_taken_back_finishes_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: bytes, place: str
+) -> None:
+    store = await FolderStore.open(tmp_path, clock=SystemClock(), owner=b"us")
+    await store.abandon()
+    before = disk_threads()
+    hangs = Hangs(monkeypatch, epoch, place)
+    after = 1 if owner == b"us" else None
+    other = FolderStore.open(tmp_path, clock=SystemClock(), after=after, owner=owner)
+    await give_up(asyncio.create_task(other), hangs)
+    hanging = disk_threads() - before
+    if owner == b"them" and place == "sync_folder":
+        # Its file is there, and ours too: nobody has fenced us yet.
+        with pytest.raises(UnavailableError, match="is taking over"):
+            await FolderStore.open(tmp_path, clock=SystemClock(), after=1, owner=b"us")
+        hangs.go.set()
+        await until_ended(hanging)
+    store = await FolderStore.open(tmp_path, clock=SystemClock(), after=1, owner=b"us")
+    hangs.go.set()
+    await until_ended(hanging)
+    await store.verify()
+    await store.close()
+
+
 def test_an_epoch_below_a_newer_one_is_never_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -446,16 +508,16 @@ def test_an_epoch_below_a_newer_one_is_never_taken(
     folder = tmp_path / "journal"
     folder.mkdir()
     first = epoch.claim(folder, sync=False, owner=b"first")
-    opened = os.open
+    link = os.link
     others: list[Any] = []
 
-    def late(path: Any, *arguments: Any) -> int:
+    def late(made: Any, path: Any) -> None:
         if not others:
             others.append(None)
             others[:] = [epoch.claim(folder, sync=False, owner=owner) for owner in (b"b", b"c")]
-        return opened(path, *arguments)
+        link(made, path)
 
-    monkeypatch.setattr(os, "open", late)
+    monkeypatch.setattr(os, "link", late)
     slow = epoch.claim(folder, sync=False, owner=b"slow")
     monkeypatch.undo()
     assert slow.number > max(other.number for other in others)

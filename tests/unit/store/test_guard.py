@@ -218,13 +218,13 @@ async def test_an_engine_whose_opening_nobody_saw_is_fenced_too(
     await commit(first, 1, 2)
     engines: list[SlateRows] = []
 
-    async def stopped(rows: SlateRows, folder: Path) -> None:
+    async def stopped(rows: SlateRows, fenced: int) -> None:
         engines.append(rows)
         monkeypatch.setattr(rows, "forget", lambda: None)  # stopped, not gone
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(opening, "_check_tables", stopped)
+        patch.setattr(opening, "_check_epoch", stopped)
         with pytest.raises(KeyboardInterrupt):
             await openings.open()
     (old,) = engines
