@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.codec import keys
+from penstock.codec import keys, router
 from penstock.codec.keys import KeyType, Kind, Scope
 from penstock.codec.scalars import Reader
 from penstock.errors import CorruptError
@@ -62,6 +63,9 @@ BUILDERS = {
         Builder(keys.group_key, KeyType.GROUP, (U64, TB)),
         Builder(keys.head_key, KeyType.PAGE, (U64,)),
         Builder(keys.page_key, KeyType.PAGE, (U64, U64)),
+        Builder(keys.secret_key, KeyType.SECRET, (TB,)),
+        Builder(keys.router_key, KeyType.ROUTER, ()),
+        Builder(keys.expiry_key, KeyType.EXPIRY, (U64, U64)),
     )
 }
 every_builder = pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
@@ -73,6 +77,12 @@ PREFIXES = [
     (keys.staged_prefix, BUILDERS["staged_key"], 1),
     (keys.staged_prefix, BUILDERS["staged_key"], 2),
     (keys.holds_prefix, BUILDERS["hold_key"], 1),
+    (keys.groups_prefix, BUILDERS["group_key"], 1),
+    (keys.pages_prefix, BUILDERS["page_key"], 1),
+    *(
+        (partial(keys.queue_prefix, BUILDERS[name].kind), BUILDERS[name], 1)
+        for name in ("active_key", "done_key", "failed_key", "attempts_key", "config_key")
+    ),
 ]
 
 
@@ -150,14 +160,46 @@ def test_the_last_node_key_is_above_all_nodes_of_its_log_and_below_the_next_log(
         assert last < keys.node_key(other_log_id, first)
 
 
+#: What reads a key of these types, and what builds it.
+READERS = [
+    (keys.decode_node_key, keys.node_key, b"\x01\x0b"),
+    (router.decode_expiry_key, keys.expiry_key, b"\x01\x16"),
+]
+every_reader = pytest.mark.parametrize(("read", "build", "start"), READERS)
+
+
+@every_reader
 @calm
-@given(data=st.binary(max_size=24) | st.binary(max_size=20).map(lambda raw: b"\x01\x0b" + raw))
-def test_arbitrary_bytes_are_a_node_key_or_corrupt(data: bytes) -> None:
-    try:
-        parts = keys.decode_node_key(data)
-    except CorruptError:
-        return
-    assert keys.node_key(*parts) == data
+@given(data=st.binary(max_size=24), behind=st.binary(max_size=20))
+def test_arbitrary_bytes_are_a_key_or_corrupt(
+    read: Callable[[bytes], tuple[int, int]],
+    build: Callable[[int, int], bytes],
+    start: bytes,
+    data: bytes,
+    behind: bytes,
+) -> None:
+    for key in (data, start + behind):
+        try:
+            parts = read(key)
+        except CorruptError:
+            assert len(key) != 18 or not key.startswith(start)
+        else:
+            assert build(*parts) == key
+
+
+@every_reader
+@calm
+@given(first=U64, second=U64)
+def test_a_key_is_read_as_it_was_built(
+    read: Callable[[bytes], tuple[int, int]],
+    build: Callable[[int, int], bytes],
+    start: bytes,
+    first: int,
+    second: int,
+) -> None:
+    key = build(first, second)
+    assert key.startswith(start)
+    assert read(key) == (first, second)
 
 
 @calm

@@ -1,8 +1,9 @@
 """The broker of one location: the committer, the readers' cache, and the upkeep behind them.
 
-Contract     All of it runs on one event loop. Requests are the methods of the views: `streams`.
+Contract     All of it runs on one event loop. Requests are the methods of the views: `streams` and
+             `queues`.
 Not here     Threads and blocking callers (client/), wire protocols (server/), what a request
-             decides (log/, stream/).
+             decides (log/, stream/, queue/).
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ from typing import Any
 from penstock.broker.commit import Committer, Opener
 from penstock.broker.keeping import Keeping
 from penstock.broker.lock import FolderLock
+from penstock.broker.pagekeeping import PageKeeping
+from penstock.broker.queuekeeping import QueueKeeping
+from penstock.broker.queues import Queues
 from penstock.broker.streams import Streams
 from penstock.broker.upkeep import Upkeep
 from penstock.broker.waiters import Waiters
@@ -22,15 +26,22 @@ from penstock.log.cache import NodeCache
 from penstock.log.decision import StateKey
 from penstock.store.folder import Durability
 from penstock.store.location import check_durability, folder_of, open_store
+from penstock.store.objects import MemoryObjects, Objects, open_objects
 from penstock.store.port import Store
 
 
 class Broker:
     def __init__(
-        self, committer: Committer, streams: Streams, upkeep: Upkeep, lock: FolderLock | None
+        self,
+        committer: Committer,
+        streams: Streams,
+        queues: Queues,
+        upkeep: Upkeep,
+        lock: FolderLock | None,
     ) -> None:
         self.committer = committer
         self.streams = streams
+        self.queues = queues
         self._upkeep = upkeep
         self._lock = lock
 
@@ -60,7 +71,14 @@ class Broker:
             )
 
         try:
-            return await cls.start(opener, clock, deadline=deadline, lock=lock, on_fenced=on_fenced)
+            return await cls.start(
+                opener,
+                clock,
+                deadline=deadline,
+                lock=lock,
+                on_fenced=on_fenced,
+                objects=open_objects(location, sync=durability == "power"),
+            )
         except BaseException:
             if lock is not None:
                 lock.release()
@@ -75,22 +93,28 @@ class Broker:
         deadline: float,
         lock: FolderLock | None = None,
         on_fenced: Callable[[], None] = lambda: None,
+        objects: Objects | None = None,
     ) -> Broker:
         """The parts, wired. The simulator comes in here, with a store of its own."""
         cache = NodeCache()
         upkeep = Upkeep(clock)
+        objects = objects or MemoryObjects()
 
         def opened() -> None:
             cache.clear()
             upkeep.look_again()
             streams.reopened()
+            queues.reopened()
 
         def changed(states: dict[StateKey, Any]) -> None:
             streams.changed(states)
+            queues.changed(states)
             keeping.changed(states)
+            pages.changed(states)
 
         def finished(error: PenstockError) -> None:
             streams.finished(error)
+            queues.finished(error)
             if isinstance(error, FencedError):
                 on_fenced()
 
@@ -105,9 +129,13 @@ class Broker:
             on_finish=finished,
         )
         streams = Streams(committer, cache, Waiters(), clock)
+        queues = Queues(committer, cache, clock, objects)
         keeping = Keeping(committer, cache, upkeep.remind)
+        pages = PageKeeping(committer, upkeep.remind)
         upkeep.add(keeping.chores)
-        broker = cls(committer, streams, upkeep, lock)
+        upkeep.add(pages.chores)
+        upkeep.add(QueueKeeping(cache, objects, upkeep.remind).chores)
+        broker = cls(committer, streams, queues, upkeep, lock)
         await committer.open()
         upkeep.start(committer)
         return broker

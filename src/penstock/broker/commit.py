@@ -479,8 +479,9 @@ class Committer:
 
     async def close(self) -> None:
         """Finish what was accepted, then close the store. Later calls are an InvalidError."""
-        if self._drain is not None and self._store is not None:
-            await asyncio.wait([self._drain])  # which goes on where we are cancelled
+        # Somebody may begin another while we wait for this one; it goes on where we are cancelled.
+        while self._drain is not None and not self._drain.done() and self._store is not None:
+            await asyncio.wait([self._drain])
         if self._finished is None:
             self._finished = InvalidError("the location is closed", hint="open it again")
             self._on_finish(self._finished)

@@ -1,10 +1,9 @@
-"""Upkeep of streams: expiry in groups, retention, compaction, writing pages.
+"""Upkeep of streams: expiry in groups, retention, compaction.
 
 Contract     Chores for upkeep.py, by the first part of a timer's key:
                  ("group", (log id, name))   entries of this group expired
                  ("retain", log id)          this stream has more than it should keep
                  ("compact", log id)         tags of this stream came again
-                 ("pages", None)             the tail of operations is long (log/pages.py)
              With None in the place of the id each finds in the rows what timers would have told.
              `changed` is told of every commit, and reminds the upkeep where a limit may be reached;
              at most once in a while per stream, so that a stream of small writes is not doubled.
@@ -24,16 +23,13 @@ from penstock.log.cache import NodeCache
 from penstock.log.catalogue import NameState, list_names
 from penstock.log.decision import StateKey, Timer
 from penstock.log.holes import plan_holes
-from penstock.log.pages import trim_step
 from penstock.log.state import LogState, load_log
 from penstock.stream.compact import compactable, learn, superseded
 from penstock.stream.config import StreamConfig, config_of
 from penstock.stream.deliver import deliver_step
-from penstock.stream.flush import head_step, pages_step, plan_flush
 from penstock.stream.retain import plan_retain
 from penstock.stream.timers import compact_due, group_due, retain_due
 
-PAGES: StateKey = ("pages", None)
 #: How long after a write limits are looked at: many writes share one look.
 RETAIN_MS = 500
 COMPACT_MS = 1000
@@ -59,7 +55,6 @@ class Keeping:
             "group": self._expire_group,
             "retain": self._retain,
             "compact": self._compact,
-            "pages": self._write_pages,
         }
 
     def changed(self, states: dict[StateKey, Any]) -> None:
@@ -69,8 +64,6 @@ class Keeping:
                 self._configured(state.row.id, config_of(state.row))
             elif key[0] == "log" and isinstance(key[1], int) and key[1] in self._kept:
                 self._grown(key[1], state)
-        if self._committer.tail.long:
-            self._remind([Timer(0, PAGES)])
 
     def _configured(self, log_id: int, config: StreamConfig) -> None:
         if not config.limits and not config.compact:
@@ -194,19 +187,6 @@ class Keeping:
             if step is not None:
                 (again,) = await committer.submit(step)
                 left = [*again, *left]
-
-    async def _write_pages(self, committer: Committer, what: StateKey) -> None:
-        """Rows of the owners whose operations are the oldest, until the tail is short again."""
-        tail = committer.tail
-        while not tail.short and (owner := tail.oldest()) is not None:
-            flush = plan_flush(tail.of(owner))
-            for part in flush.parts():
-                await committer.submit(pages_step(owner.id, part))
-            (exists,) = await committer.submit(head_step(owner.id))
-            tail.flushed(owner, flush.sequence if exists else None)
-        while numbers := tail.unneeded():
-            await committer.submit(trim_step(numbers))
-            tail.trimmed(numbers)
 
 
 async def _all_groups(view: Shown) -> list[Timer]:

@@ -22,7 +22,11 @@ value order. TB is TerminatedBytes (scalars.py), which keeps the order too.
     10    garbage     first key to remove (TB)                      garbage.py
     11    operations  commit n (u64)                                operations.py
     12    group       log id (u64) | name (TB)                      group.py
-    13    page        owner id (u64) | page (u64); the head without  group.py
+    13    page        owner id (u64) | page (u64); the head without  group.py, queueoperation.py,
+                                                                    taken.py
+    14    secret      name (TB)                                     bytes as they are
+    15    router      (nothing more)                                router.py
+    16    expiry      deadline (u64, ms) | first offset (u64)       router.py
 """
 
 from __future__ import annotations
@@ -62,6 +66,9 @@ class KeyType(IntEnum):
     OPERATIONS = 0x11
     GROUP = 0x12
     PAGE = 0x13
+    SECRET = 0x14
+    ROUTER = 0x15
+    EXPIRY = 0x16
 
 
 class Kind(IntEnum):
@@ -248,6 +255,29 @@ def page_key(owner_id: int, page: int) -> bytes:
 
 def pages_prefix(owner_id: int) -> bytes:
     return _PREFIX[KeyType.PAGE] + encode_u64_key(owner_id, "owner id")
+
+
+def secret_key(name: bytes) -> bytes:
+    return _PREFIX[KeyType.SECRET] + encode_terminated(name)
+
+
+def router_key() -> bytes:
+    return _PREFIX[KeyType.ROUTER]
+
+
+def expiry_key(deadline_ms: int, first: int) -> bytes:
+    return b"".join(
+        (
+            _PREFIX[KeyType.EXPIRY],
+            encode_u64_key(deadline_ms, "deadline"),
+            encode_u64_key(first, "offset"),
+        )
+    )
+
+
+def queue_prefix(kind: KeyType, queue_id: bytes) -> bytes:
+    """Everything of one queue among the records of RFC 0001 that are keyed by it."""
+    return _PREFIX[kind] + encode_terminated(queue_id)
 
 
 def decode_node_key(key: bytes) -> tuple[int, int]:

@@ -28,6 +28,8 @@ class PagedView(IntEnum):
     """Whose operations these are."""
 
     GROUP = 1
+    QUEUE = 2
+    TAKEN = 3
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):

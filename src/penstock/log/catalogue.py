@@ -54,6 +54,7 @@ class Ids(IntEnum):
     #: Everything with a name, whatever its kind, so that an id alone tells what a key belongs to.
     NAMED = 1
     STAGING = 2
+    MESSAGE = 3
 
 
 class LogName(msgspec.Struct, frozen=True):
@@ -164,10 +165,15 @@ def find_target(view: Shows, target: Target) -> LogState | None:
 
 def take_id(view: Shows, space: Ids) -> tuple[int, Rows, States]:
     """For `decide`: an id that was never used, in the commit that uses it."""
+    ids, rows, states = take_ids(view, space, 1)
+    return ids[0], rows, states
+
+
+def take_ids(view: Shows, space: Ids, count: int) -> tuple[range, Rows, States]:
     block: IdState | None = view.state(id_state_key(space))
     assert block is not None, "load_ids keeps the block"
-    ids, row = reserve(block.row, 1)
-    return ids[0], {ids_key(space): row}, {id_state_key(space): IdState(row)}
+    ids, row = reserve(block.row, count)
+    return ids, {ids_key(space): row}, {id_state_key(space): IdState(row)}
 
 
 def make_target(

@@ -65,7 +65,9 @@ def build(row: str, value: Any) -> Any:
         case "record":
             return [
                 Operation(
-                    Owner(PagedView.GROUP, one["id"]), one["sequence"], bytes.fromhex(one["body"])
+                    Owner(PagedView[one.get("view", "GROUP")], one["id"]),
+                    one["sequence"],
+                    bytes.fromhex(one["body"]),
                 )
                 for one in value
             ]
@@ -198,7 +200,7 @@ def test_counts_are_checked_before_anything_is_allocated() -> None:
         decode_operations(b"\x01" + many)
 
 
-@pytest.mark.parametrize("view", [0, 2, 255])
+@pytest.mark.parametrize("view", [0, len(PagedView) + 1, 255])
 def test_an_unknown_view_is_corrupt(view: int) -> None:
     operation = Operation(Owner(PagedView.GROUP, 1), 1, b"")
     raw = bytearray(encode_operations([operation]))

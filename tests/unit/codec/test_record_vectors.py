@@ -59,10 +59,13 @@ def build_active(value: Any) -> queuestate.ActiveBucket:
     return queuestate.ActiveBucket(
         available=entries(value["available"], queuestate.AVAILABLE),
         in_flight=entries(value["in_flight"], queuestate.IN_FLIGHT),
-        leases=entries(value["leases"], queuestate.LEASE),
         consumers=tuple(value["consumers"]),
         operation=value["operation"],
     )
+
+
+def build_list(value: Any, form: np.dtype[np.void]) -> queuestate.ListBucket:
+    return queuestate.ListBucket(entries(value["entries"], form), value["operation"])
 
 
 def build_attempts(value: Any) -> tuple[attempts.Attempt, ...]:
@@ -86,12 +89,12 @@ RECORDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], bytes], Callable[
     ),
     "active": (build_active, queuestate.encode_active, queuestate.decode_active),
     "done": (
-        lambda value: entries(value, queuestate.DONE),
+        lambda value: build_list(value, queuestate.DONE),
         queuestate.encode_done,
         queuestate.decode_done,
     ),
     "failed": (
-        lambda value: entries(value, queuestate.FAILED),
+        lambda value: build_list(value, queuestate.FAILED),
         queuestate.encode_failed,
         queuestate.decode_failed,
     ),
@@ -126,12 +129,7 @@ def test_a_record_has_exactly_its_golden_bytes(record: str, vector: dict[str, An
     build, encode, decode = RECORDS[record]
     value, golden = build(vector["value"]), bytes.fromhex(vector["hex"])
     assert encode(value).hex(" ") == golden.hex(" ")
-    decoded = decode(golden)
-    if isinstance(value, np.ndarray):
-        assert decoded.dtype == value.dtype
-        assert decoded.tolist() == value.tolist()
-    else:
-        assert decoded == value
+    assert decode(golden) == value
 
 
 def argument(value: Any) -> Any:

@@ -1,0 +1,65 @@
+"""Writing pages behind the operations: groups, queues, takers.
+
+Contract     A chore for upkeep.py, ("pages", None): while the tail of operations is long
+             (log/pages.py), the rows of the owners whose operations are the oldest are written,
+             then the records that nobody needs go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.broker.commit import Committer
+from penstock.codec.operations import Owner, PagedView
+from penstock.log.decision import StateKey, Timer
+from penstock.log.pages import trim_step
+from penstock.queue import flush as queues
+from penstock.stream import flush as groups
+
+PAGES: StateKey = ("pages", None)
+
+
+class PageKeeping:
+    def __init__(self, committer: Committer, remind: Callable[[list[Timer]], None]) -> None:
+        self._committer = committer
+        self._remind = remind
+        self.chores = {"pages": self._write_pages}
+
+    def changed(self, states: dict[StateKey, Any]) -> None:
+        """After every commit."""
+        if self._committer.tail.long:
+            self._remind([Timer(0, PAGES)])
+
+    async def _write_pages(self, committer: Committer, what: StateKey) -> None:
+        tail = committer.tail
+        while not tail.short and (owner := tail.oldest()) is not None:
+            tail.flushed(owner, await _flush(committer, owner))
+        while numbers := tail.unneeded():
+            await committer.submit(trim_step(numbers))
+            tail.trimmed(numbers)
+
+
+async def _flush(committer: Committer, owner: Owner) -> int | None:
+    """-> the sequence that the rows contain now; None: the owner is gone"""
+    operations = committer.tail.of(owner)
+    exists: bool
+    match owner.view:
+        case PagedView.GROUP:
+            group = groups.plan_flush(operations)
+            for numbers in group.parts():
+                await committer.submit(groups.pages_step(owner.id, numbers))
+            (exists,) = await committer.submit(groups.head_step(owner.id))
+            return group.sequence if exists else None
+        case PagedView.QUEUE:
+            queue = queues.plan_flush(operations)
+            for places in queue.parts():
+                await committer.submit(queues.pages_step(owner.id, places))
+            (exists,) = await committer.submit(queues.head_step(owner.id))
+            return queue.sequence if exists else None
+        case PagedView.TAKEN:
+            sequence, parts = queues.plan_taken_flush(operations)
+            for part in parts:
+                await committer.submit(queues.taken_pages_step(owner.id, part))
+            await committer.submit(queues.taken_head_step(owner.id))
+            return sequence

@@ -1,0 +1,281 @@
+"""Upkeep of queues: leases that end, retention, backfills, the router, removing dead messages.
+
+Contract     Chores for upkeep.py, by the first part of a timer's key:
+                 ("lease", name)        a lease of this queue ended
+                 ("retention", name)    messages of it expired, or done entries did
+                 ("backfill", name)     a new queue that wants what was there before it
+                 ("router", None)       messages were linked without routing
+                 ("messages", None)     messages reached the end of their retention
+                 ("reclaim", page)      messages that every queue is done with
+                 ("orphans", None)      objects whose message was never committed
+             With None in the place of the id each finds in the rows what timers would have told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from penstock.broker.commit import Committer, Shown
+from penstock.codec.keys import (
+    KeyType,
+    Kind,
+    open_key,
+    pages_prefix,
+    payload_key,
+    prefix,
+    prefix_end,
+)
+from penstock.codec.queueoperation import Keys
+from penstock.codec.router import decode_expiry, decode_expiry_key
+from penstock.codec.taken import DEAD, PAGE_SLOTS, decode_taken_page
+from penstock.log.cache import NodeCache
+from penstock.log.catalogue import LogName, list_names, load_name, open_target
+from penstock.log.decision import StateKey, Timer
+from penstock.log.evict import evict_step
+from penstock.log.holes import plan_holes
+from penstock.queue.expire import clear_step
+from penstock.queue.reclaim import (
+    Plan,
+    forget_pages_step,
+    living_edge,
+    plan_reclaim,
+    reclaim_step,
+)
+from penstock.queue.route import backfill_step, catch_up_step
+from penstock.queue.state import QueueState, load_queue_by_id
+from penstock.queue.taken import (
+    METADATA,
+    load_taken_page,
+    offsets_of,
+    owner_of,
+    pages_of,
+    reclaim_due,
+)
+from penstock.queue.timers import backfill_due, queue_timers
+from penstock.store.objects import Objects
+
+#: Expired messages stay so long, for who claimed them in the last moment and is still reading.
+GRACE_MS = 10_000
+#: Objects without a message are left alone for so long: it may be about to be committed.
+ORPHAN_MS = 3_600_000
+EXPIRY_ROWS = 256
+
+
+class QueueKeeping:
+    def __init__(
+        self,
+        cache: NodeCache,
+        objects: Objects,
+        remind: Callable[[list[Timer]], None],
+    ) -> None:
+        self._cache = cache
+        self._objects = objects
+        self._remind = remind
+        #: Objects that were there the last time we looked.
+        self._suspects: frozenset[int] = frozenset()
+        self.chores = {
+            "lease": self._clear,
+            "retention": self._clear,
+            "backfill": self._backfill,
+            "router": self._route,
+            "messages": self._expire_messages,
+            "reclaim": self._reclaim,
+            "orphans": self._collect_orphans,
+        }
+
+    async def _clear(self, committer: Committer, what: StateKey) -> None:
+        if what[1] is None:
+            if what[0] == "lease":
+                await self._find(committer)
+            return
+        name = LogName(Kind.QUEUE, str(what[1]).encode())
+        if not await _exists(committer, name):
+            return
+        more = True
+        while more:
+            (more,) = await committer.submit(clear_step(name))
+
+    async def _find(self, committer: Committer) -> None:
+        """Every queue: when its leases end, what expires, what its backfill still wants."""
+
+        async def names(view: Shown) -> list[tuple[str, int]]:
+            return [(name, row.id) async for name, row in list_names(view.store, Kind.QUEUE)]
+
+        for name, incarnation in await committer.read(names):
+
+            async def load(view: Shown, name: str = name, number: int = incarnation) -> QueueState:
+                return await load_queue_by_id(view, number, name)
+
+            if await _exists(committer, LogName(Kind.QUEUE, name.encode())):
+                self._remind(queue_timers(await committer.read(load)))
+
+    async def _backfill(self, committer: Committer, what: StateKey) -> None:
+        if what[1] is None:
+            return  # found with the leases
+        name = LogName(Kind.QUEUE, str(what[1]).encode())
+        if await _exists(committer, name):
+            (more,) = await committer.submit(backfill_step(name, self._cache))
+            if more:
+                self._remind([backfill_due(str(what[1]))])  # others have their turn in between
+
+    async def _route(self, committer: Committer, what: StateKey) -> None:
+        more = True
+        while more:
+            (more,) = await committer.submit(catch_up_step(self._cache))
+
+    # -- removing messages
+
+    async def _expire_messages(self, committer: Committer, what: StateKey) -> None:
+        while True:
+            rows, next_ms = await committer.read(_expired)
+            for key, offsets in rows:
+                await self._remove(committer, offsets, key)
+            if not rows:
+                break
+        if next_ms is not None:
+            self._remind([Timer(next_ms + GRACE_MS + 1, ("messages", None))])
+
+    async def _reclaim(self, committer: Committer, what: StateKey) -> None:
+        number = what[1]
+        if number is None:
+            self._remind(await committer.read(_pages_with_dead))
+            return
+        assert isinstance(number, int)
+
+        async def dead(view: Shown) -> Keys:
+            log = await open_target(view, METADATA)
+            if log is None:
+                return np.zeros(0, np.uint64)
+            return offsets_of(await load_taken_page(view, log.log_id, number), DEAD)
+
+        offsets = await committer.read(dead)
+        if len(offsets):
+            await self._remove(committer, offsets)
+        await self._move_edge(committer)
+
+    async def _remove(self, committer: Committer, offsets: Keys, row: bytes | None = None) -> None:
+        """Payloads and metadata of these; `row` goes with the last of them."""
+        while True:
+
+            async def plan(view: Shown, offsets: Keys = offsets) -> tuple[int, Plan, Any] | None:
+                log = await open_target(view, METADATA)
+                if log is None:
+                    return None
+                offsets = offsets[offsets >= log.first]
+                found = await plan_reclaim(view, log.log_id, offsets, self._cache)
+                holes = await plan_holes(view.store, log, found.offsets.tolist())
+                return log.log_id, found, holes
+
+            planned = await committer.read(plan)
+            if planned is None:
+                return
+            log_id, found, (punch, unpunched) = planned
+            offsets = offsets[offsets > found.offsets[-1]] if len(found.offsets) else offsets[:0]
+            done = [row] if row is not None and not len(offsets) else []
+            steps = [reclaim_step(log_id, found, done)]
+            if punch is not None:
+                steps.append(punch)
+            replies = await committer.submit(*steps)
+            for number in found.objects:
+                await self._objects.delete(number)
+            left = [*unpunched, *(replies[1] if punch is not None else ())]
+            await self._punch(committer, left)
+            if not len(offsets):
+                return
+
+    async def _punch(self, committer: Committer, offsets: list[int]) -> None:
+        left = offsets
+        while left:
+
+            async def plan(view: Shown, offsets: list[int] = left) -> Any:
+                log = await open_target(view, METADATA)
+                return (None, []) if log is None else await plan_holes(view.store, log, offsets)
+
+            step, left = await committer.read(plan)
+            if step is not None:
+                (again,) = await committer.submit(step)
+                left = [*again, *left]
+
+    async def _move_edge(self, committer: Committer) -> None:
+        """Evict from the metadata log what is gone at its beginning."""
+
+        async def plan(view: Shown) -> tuple[int, int, int] | None:
+            log = await open_target(view, METADATA)
+            return None if log is None else (log.log_id, log.first, await living_edge(view, log))
+
+        planned = await committer.read(plan)
+        if planned is None:
+            return
+        log_id, first, edge = planned
+        if edge // PAGE_SLOTS > first // PAGE_SLOTS:
+            await committer.submit(
+                evict_step(METADATA, up_to=edge - 1),
+                forget_pages_step(log_id, first // PAGE_SLOTS, edge // PAGE_SLOTS),
+            )
+
+    # -- objects
+
+    async def _collect_orphans(self, committer: Committer, what: StateKey) -> None:
+        """Objects whose message was never committed: their broker died in between."""
+        suspects = await self._objects.numbers()
+        for number in suspects:
+            if number in self._suspects and not await committer.read(
+                lambda view, number=number: _has_payload(view, number)  # type: ignore[misc]
+            ):
+                await self._objects.delete(number)
+        self._suspects = frozenset(suspects)
+        if suspects:
+            at_ms = committer.now_ms() + ORPHAN_MS
+            self._remind([Timer(at_ms, ("orphans", None))])
+
+
+async def _has_payload(view: Shown, number: int) -> bool:
+    return await view.store.get(payload_key(number)) is not None
+
+
+async def _exists(committer: Committer, name: LogName) -> bool:
+    async def query(view: Shown) -> bool:
+        return (await load_name(view, name)).row is not None
+
+    return await committer.read(query)
+
+
+async def _expired(view: Shown) -> tuple[list[tuple[bytes, Keys]], int | None]:
+    """Rows whose deadline is over, with their offsets; and the first deadline after that."""
+    due_ms = view.now_ms - GRACE_MS
+    found: list[tuple[bytes, Keys]] = []
+    low = prefix(KeyType.EXPIRY)
+    async for rows in view.store.scan(low, prefix_end(low)):
+        for key, value in rows:
+            deadline_ms, first = decode_expiry_key(key)
+            if deadline_ms >= due_ms:
+                return found, deadline_ms
+            count = decode_expiry(value)
+            found.append((key, np.arange(first, first + count, dtype=np.uint64)))
+            if len(found) >= EXPIRY_ROWS:
+                return found, deadline_ms
+    return found, None
+
+
+async def _pages_with_dead(view: Shown) -> list[Timer]:
+    log = await open_target(view, METADATA)
+    if log is None:
+        return []
+    # Pages that operations touched may have no row yet.
+    numbers = {
+        number
+        for operation in view.operations(owner_of(log.log_id))
+        for number in pages_of(operation)
+    }
+    low = pages_prefix(log.log_id)
+    async for rows in view.store.scan(low + b"\x00", prefix_end(low)):
+        for key, value in rows:
+            reader = open_key(key, KeyType.PAGE)
+            reader.u64_key("owner id")
+            number = reader.u64_key("page")
+            if (decode_taken_page(number, value).slots == DEAD).any():
+                numbers.add(number)
+    return [reclaim_due(number, 0) for number in sorted(numbers)]

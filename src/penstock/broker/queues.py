@@ -1,0 +1,524 @@
+"""Queue requests: publishing, claiming, settling, setting up.
+
+Contract     Each method is one request of a door. What it replies with is durable. A claim that may
+             wait stands in the queue's line from the start (turns.py), so that nobody overtakes it,
+             and is asked again when messages arrive, become visible or come back. Payloads over
+             INLINE_BYTES become objects before their message is committed; one whose message never
+             was is collected after a while.
+Parts        A batch that is larger than PART_BYTES is committed in parts, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+
+from penstock.broker.commit import Committer, Shown
+from penstock.broker.queueanswers import (
+    DoneMessage,
+    FailedMessage,
+    Page,
+    QueueInfo,
+    QueueMessage,
+)
+from penstock.broker.turns import Turns
+from penstock.clock import Clock
+from penstock.codec.attempts import Attempt
+from penstock.codec.keys import Kind, secret_key
+from penstock.codec.queueoperation import PageKind
+from penstock.codec.queuestate import AVAILABLE, Entries
+from penstock.codec.scalars import NEVER_MS
+from penstock.errors import CorruptError, InvalidError, PenstockError
+from penstock.log.cache import NodeCache
+from penstock.log.catalogue import LogName, NameState, list_names, load_name, name_state_key
+from penstock.log.decision import StateKey, Step
+from penstock.queue.admin import (
+    alter_step,
+    configure_step,
+    create_step,
+    delete_step,
+    purge_step,
+)
+from penstock.queue.item import INLINE_BYTES, PAYLOAD_BYTES_MAX, Item, PreparedBatch
+from penstock.queue.lease import (
+    Claimed,
+    Lease,
+    ack_step,
+    claim_step,
+    extend_step,
+    fail_step,
+    release_step,
+)
+from penstock.queue.lists import Redriven, list_page, read_attempts, redrive_step
+from penstock.queue.message import Content, Fresh, read_contents
+from penstock.queue.publish import (
+    check_spilled,
+    publish_step,
+    reserve_step,
+    spilled_id,
+    spilled_uri,
+)
+from penstock.queue.receipt import KEY_BYTES, SECRET, make_receipt, open_receipt
+from penstock.queue.state import QueueState, load_page, load_queue, next_ms, queue_state_key
+from penstock.queue.stats import Stats, claimable, stats_step
+from penstock.store.objects import Objects
+from penstock.stream.glob import compile_glob
+
+PART_BYTES = 4 << 20
+#: What a message costs besides its payload, in parts of a batch.
+_MESSAGE_BYTES = 200
+PEEK_MAX = 10_000
+
+
+class Queues:
+    def __init__(
+        self, committer: Committer, cache: NodeCache, clock: Clock, objects: Objects
+    ) -> None:
+        self._committer = committer
+        self._cache = cache
+        self._clock = clock
+        self._objects = objects
+        self._fresh = Fresh()
+        self._secret: bytes | None = None
+        self._turns = Turns(self._available, self._set_alarm)
+        self._due_ms: dict[LogName, int] = {}
+        self._alarms: dict[LogName, asyncio.TimerHandle] = {}
+        self._generated = 0
+        self._process = clock.entropy(4).hex()
+
+    # -- setting up
+
+    async def create(
+        self, name: LogName, *, start: Literal["first", "new"] = "new", **options: Any
+    ) -> None:
+        secret = self._clock.entropy(KEY_BYTES)
+        await self._committer.submit(create_step(name, options, start=start, secret=secret))
+
+    async def alter(self, name: LogName, **options: Any) -> None:
+        await self._committer.submit(alter_step(name, options))
+
+    async def pause(self, name: LogName) -> None:
+        await self.alter(name, paused=True)
+
+    async def play(self, name: LogName) -> None:
+        await self.alter(name, paused=False)
+
+    async def delete(self, name: LogName) -> bool:
+        while True:
+            (existed,) = await self._committer.submit(delete_step(name))
+            if existed is not None:
+                return bool(existed)
+
+    async def purge(self, name: LogName) -> int:
+        """What was there when it began."""
+        before = await self.stats(name)
+        left = before.available + before.delayed + before.in_flight
+        purged, more = 0, True
+        while more and purged < left:
+            ((count, more),) = await self._committer.submit(purge_step(name))
+            purged += count
+        return purged
+
+    async def configure(self, *, reclaim: Literal["done", "retention"]) -> None:
+        await self._committer.submit(configure_step(reclaim))
+
+    async def names(self, pattern: str = "*") -> list[str]:
+        matches = compile_glob(pattern)
+
+        async def query(view: Shown) -> list[str]:
+            return [name async for name, _ in list_names(view.store, Kind.QUEUE) if matches(name)]
+
+        return await self._committer.read(query)
+
+    async def describe(self, name: LogName) -> QueueInfo:
+        async def query(view: Shown) -> QueueInfo:
+            state = await load_queue(view, name)
+            row = (await load_name(view, name)).row
+            settings = state.settings
+            return QueueInfo(
+                name=state.name,
+                filter=settings.filter_text,
+                priority=settings.priority_text,
+                lease_ms=settings.lease_ms,
+                max_lease_ms=settings.max_lease_ms,
+                max_attempts=settings.max_attempts,
+                backoff=settings.backoff,
+                done_retention_s=settings.done_retention_s,
+                paused=settings.paused,
+                created_ms=0 if row is None else row.created_at_ms,
+            )
+
+        return await self._committer.read(query)
+
+    async def stats(self, name: LogName) -> Stats:
+        while True:
+            (stats,) = await self._committer.submit(stats_step(name))
+            if not stats.more:
+                return stats  # type: ignore[no-any-return]
+
+    # -- publishing
+
+    async def publish(self, items: Sequence[Item]) -> list[int]:
+        """-> an id for each, in their order"""
+        PreparedBatch([_shrunk(item) for item in items])  # refused before anything is done
+        items = [await self._spilled(item) for item in items]
+        ids: list[int] = []
+        for part in _parts(items):
+            (published,) = await self._committer.submit(publish_step(PreparedBatch(part)))
+            self._fresh.add(published, part)
+            ids += published.ids
+        return ids
+
+    async def _spilled(self, item: Item) -> Item:
+        """A large payload becomes an object, under an id of its own."""
+        if len(item.payload) <= INLINE_BYTES or item.uri is not None:
+            return item
+        (number,) = await self._committer.submit(reserve_step())
+        await self._objects.put(number, item.payload)
+        uri = spilled_uri(number, item.payload)
+        return msgspec.structs.replace(item, payload=b"", uri=uri, spilled=number)
+
+    # -- claiming
+
+    async def claim(
+        self,
+        name: LogName,
+        count: int,
+        *,
+        wait_ms: int | None = 0,
+        lease_ms: int | None = None,
+        consumer: str | None = None,
+    ) -> list[QueueMessage]:
+        step = self._claim_step(name, count, consumer, lease_ms)
+        claimed: list[Claimed] = []
+
+        async def ask() -> int:
+            (found,) = await self._committer.submit(step())
+            claimed[:] = [found]
+            self._due_ms[name] = found.next_ms
+            return len(found.entries)
+
+        if wait_ms == 0 or not count:
+            await ask()
+        else:
+            seconds = None if wait_ms is None else wait_ms / 1000
+            try:
+                await self._turns.wait(name, ask, count, seconds)
+            finally:
+                self._left(name)
+        return await self._claimed(claimed[0]) if claimed else []
+
+    def _claim_step(
+        self, name: LogName, count: int, consumer: str | None, lease_ms: int | None
+    ) -> Any:
+        if consumer is None:
+            self._generated += 1
+            consumer = f"consumer-{self._process}-{self._generated}"
+        who = consumer
+
+        def step() -> Step:
+            return claim_step(name, count, consumer=who, lease_ms=lease_ms)
+
+        step()  # whatever is wrong with it is told before anybody waits
+        return step
+
+    async def _claimed(self, claimed: Claimed) -> list[QueueMessage]:
+        entries = claimed.entries
+        if not len(entries):
+            return []
+        key = await self._key()
+        contents = await self._contents(entries)
+        return [
+            QueueMessage(
+                id=message_id,
+                payload=content.payload,
+                uri=content.uri,
+                headers=content.headers,
+                priority=priority,
+                attempts=attempts,
+                created_at_ms=content.created_at_ms,
+                received_at_ms=content.received_at_ms,
+                visible_at_ms=visible,
+                claimed_at_ms=begun,
+                lease_deadline_ms=deadline,
+                receipt=make_receipt(key, claimed.queue, message_id, lease),
+            )
+            for message_id, priority, attempts, visible, begun, deadline, lease, content in zip(
+                entries["message_id"].tolist(),
+                entries["priority"].tolist(),
+                entries["attempts"].tolist(),
+                entries["visible_at_ms"].tolist(),
+                entries["claimed_at_ms"].tolist(),
+                entries["lease_deadline_ms"].tolist(),
+                entries["lease_number"].tolist(),
+                contents,
+                strict=True,
+            )
+            if content is not None  # its retention ended in this moment
+        ]
+
+    async def peek(self, name: LogName, count: int) -> list[QueueMessage]:
+        """The messages that would be claimed next."""
+        if count < 0:
+            raise InvalidError(f"count {count} is negative")
+
+        async def query(view: Shown) -> Entries:
+            state = await load_queue(view, name)
+            return await _next(view, state, min(count, PEEK_MAX))
+
+        entries = await self._committer.read(query)
+        contents = await self._contents(entries)
+        fields = ("message_id", "priority", "attempts", "visible_at_ms")
+        return [
+            QueueMessage(
+                id=message_id,
+                payload=content.payload,
+                uri=content.uri,
+                headers=content.headers,
+                priority=priority,
+                attempts=attempts,
+                created_at_ms=content.created_at_ms,
+                received_at_ms=content.received_at_ms,
+                visible_at_ms=visible,
+            )
+            for message_id, priority, attempts, visible, content in zip(
+                *(entries[field].tolist() for field in fields), contents, strict=True
+            )
+            if content is not None
+        ]
+
+    async def _contents(self, entries: Entries) -> list[Content | None]:
+        ids, offsets = entries["message_id"].tolist(), entries["offset"].tolist()
+        found = list(map(self._fresh.find, ids, offsets))
+        cold = [i for i, content in enumerate(found) if content is None]
+        if cold:
+
+            async def query(view: Shown) -> list[Content | None]:
+                return await read_contents(
+                    view, [ids[i] for i in cold], [offsets[i] for i in cold], self._cache
+                )
+
+            for i, content in zip(cold, await self._committer.read(query), strict=True):
+                found[i] = content
+        return [content and await self._whole(content) for content in found]
+
+    async def _whole(self, content: Content) -> Content:
+        """With the payload of an object of ours."""
+        number = None if content.uri is None else spilled_id(content.uri)
+        if number is None or content.uri is None:
+            return content
+        payload = await self._objects.get(number)
+        check_spilled(content.uri, payload)
+        return msgspec.structs.replace(content, payload=payload, uri=None)
+
+    # -- settling
+
+    async def ack(self, name: LogName, receipts: Sequence[str]) -> list[bool]:
+        return await self._settle(receipts, lambda leases: ack_step(name, leases))
+
+    async def fail(
+        self,
+        name: LogName,
+        receipts: Sequence[str],
+        *,
+        delay_ms: int | None = None,
+        reason: str = "",
+    ) -> list[bool]:
+        return await self._settle(
+            receipts, lambda leases: fail_step(name, leases, delay_ms=delay_ms, reason=reason)
+        )
+
+    async def release(self, name: LogName, receipts: Sequence[str]) -> list[bool]:
+        return await self._settle(receipts, lambda leases: release_step(name, leases))
+
+    async def extend(self, name: LogName, receipts: Sequence[str], lease_ms: int) -> list[bool]:
+        return await self._settle(receipts, lambda leases: extend_step(name, leases, lease_ms))
+
+    async def _settle(self, receipts: Sequence[str], make_step: Any) -> list[bool]:
+        """One truth per receipt; forged ones are as stale as old ones."""
+        key = await self._key()
+        opened = [open_receipt(key, receipt) for receipt in receipts]
+        leases = [Lease(each.queue, each.message_id, each.lease) for each in opened if each]
+        (found,) = await self._committer.submit(make_step(leases))
+        truths = iter(found)
+        return [each is not None and next(truths) for each in opened]
+
+    async def _key(self) -> bytes:
+        """The key of receipts. There is one as soon as there is a queue."""
+        if self._secret is None:
+
+            async def query(view: Shown) -> bytes | None:
+                return await view.store.get(secret_key(SECRET))
+
+            found = await self._committer.read(query)
+            if found is None:
+                return bytes(KEY_BYTES)  # no queue was ever made, so no receipt either
+            if len(found) != KEY_BYTES:
+                raise CorruptError(f"key of receipts: {len(found)} bytes, not {KEY_BYTES}")
+            self._secret = found
+        return self._secret
+
+    # -- lists
+
+    async def done(self, name: LogName, after: int = 0) -> Page:
+        async def query(view: Shown) -> Page:
+            listed = await list_page(view, name, PageKind.DONE, after)
+            messages = [
+                DoneMessage(
+                    int(entry["message_id"]), int(entry["done_at_ms"]), int(entry["attempts"])
+                )
+                for entry in listed.entries
+            ]
+            return Page(messages, listed.next)
+
+        return await self._committer.read(query)
+
+    async def failed(self, name: LogName, after: int = 0) -> Page:
+        async def query(view: Shown) -> tuple[Entries, int | None, list[tuple[Attempt, ...]]]:
+            listed = await list_page(view, name, PageKind.FAILED, after)
+            history = [
+                await read_attempts(view, name, int(entry["message_id"]))
+                for entry in listed.entries
+            ]
+            return listed.entries, listed.next, history
+
+        entries, following, history = await self._committer.read(query)
+        contents = await self._contents(entries) if len(entries) else []
+        gone = Content(None, None, {}, 0, 0)
+        now_ms = self._committer.now_ms()
+        messages: list[FailedMessage] = []
+        for entry, known, attempts in zip(entries, contents, history, strict=True):
+            expired = int(entry["retention_deadline_ms"]) < now_ms
+            content = gone if known is None or expired else known
+            messages.append(
+                FailedMessage(
+                    int(entry["message_id"]),
+                    int(entry["failed_at_ms"]),
+                    int(entry["attempts"]),
+                    int(entry["priority"]),
+                    content.payload,
+                    content.uri,
+                    content.headers,
+                    attempts,
+                )
+            )
+        return Page(messages, following)
+
+    async def attempts(self, name: LogName, message_id: int) -> tuple[Attempt, ...]:
+        return await self._committer.read(lambda view: read_attempts(view, name, message_id))
+
+    async def redrive(self, name: LogName, ids: Collection[int] | None = None) -> Redriven:
+        count = expired = 0
+        after: int | None = 0
+        while after is not None:
+            (part,) = await self._committer.submit(redrive_step(name, ids, after))
+            count += part.count
+            expired += part.expired
+            after = part.next
+        return Redriven(count, expired, None)
+
+    # -- who waits
+
+    def changed(self, states: dict[StateKey, Any]) -> None:
+        """After every commit: stir the queues that it may serve."""
+        if not len(self._turns):
+            return
+        for key, state in states.items():
+            match key:
+                case ("queue", int()) if isinstance(state, QueueState):
+                    self._turns.stir(LogName(Kind.QUEUE, state.name.encode()))
+                case ("name", (Kind.QUEUE, bytes(text))):
+                    self._turns.stir(LogName(Kind.QUEUE, text))  # deleted: who waits hears of it
+
+    def _available(self, name: LogName) -> int:
+        known: NameState | None = self._committer.states.get(name_state_key(name))
+        state: QueueState | None = (
+            None
+            if known is None or known.row is None
+            else self._committer.states.get(queue_state_key(known.row.id))
+        )
+        if state is None:
+            return 1  # to find out
+        now_ms = self._committer.now_ms()
+        self._due_ms[name] = next_ms(state.lines)
+        if state.settings.paused:
+            return 0
+        deadline_ms = state.next_deadline_ms()
+        ended = deadline_ms is not None and deadline_ms <= now_ms
+        return claimable(state.lines[PageKind.AVAILABLE], now_ms) + ended
+
+    def _set_alarm(self, name: LogName) -> None:
+        self._drop_alarm(name)
+        at_ms = self._due_ms.get(name, NEVER_MS)
+        if at_ms == NEVER_MS:
+            return
+        seconds = max(at_ms - self._committer.now_ms(), 0) / 1000 + 0.001
+        self._alarms[name] = asyncio.get_running_loop().call_later(
+            min(seconds, 3600.0), self._turns.stir, name
+        )
+
+    def _drop_alarm(self, name: LogName) -> None:
+        alarm = self._alarms.pop(name, None)
+        if alarm is not None:
+            alarm.cancel()
+
+    def _left(self, name: LogName) -> None:
+        if name not in self._turns:
+            self._drop_alarm(name)
+            self._due_ms.pop(name, None)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._turns)
+
+    def reopened(self) -> None:
+        """Whatever memory knew is gone: everybody who waits looks again."""
+        self._fresh.clear()
+        for name in self._turns.waiting():
+            self._turns.stir(name)
+
+    def finished(self, error: PenstockError) -> None:
+        self._turns.end(error)
+
+
+def _shrunk(item: Item) -> Item:
+    """As it will be when a large payload is an object: for checking."""
+    if len(item.payload) > PAYLOAD_BYTES_MAX:
+        raise InvalidError(
+            f"payload of {len(item.payload):,} bytes; at most {PAYLOAD_BYTES_MAX:,} are allowed",
+            hint="put it somewhere yourself and publish its penstock.URI",
+        )
+    return item if len(item.payload) <= INLINE_BYTES else msgspec.structs.replace(item, payload=b"")
+
+
+def _parts(items: Sequence[Item]) -> list[Sequence[Item]]:
+    parts: list[Sequence[Item]] = []
+    begin = size = 0
+    for i, item in enumerate(items):
+        size += len(item.payload) + _MESSAGE_BYTES
+        if size > PART_BYTES and i > begin:
+            parts.append(items[begin:i])
+            begin, size = i, len(item.payload) + _MESSAGE_BYTES
+    parts.append(items[begin:])
+    return parts if items else []
+
+
+async def _next(view: Shown, state: QueueState, count: int) -> Entries:
+    """Available messages in the order in which they are claimed."""
+    lines = state.lines[PageKind.AVAILABLE]
+    parts: list[Entries] = []
+    for line in lines[lines["first_visible_ms"] <= view.now_ms]:
+        if count <= 0:
+            break
+        number, priority = int(line["page"]), int(line["priority"])
+        page = await load_page(view, state, PageKind.AVAILABLE, number, priority)
+        entries = page.entries
+        seen = entries[: np.searchsorted(entries["visible_at_ms"], view.now_ms, "right")]
+        living = seen[seen["retention_deadline_ms"] >= view.now_ms][:count]
+        parts.append(living)
+        count -= len(living)
+    return np.concatenate([np.zeros(0, AVAILABLE), *parts])

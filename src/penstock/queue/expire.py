@@ -1,0 +1,79 @@
+"""What leaves a queue by time: leases that end, messages past their retention, old done entries.
+
+Contract     `clear_step` does a part of all three, and replies whether there is more. Requests do
+             the same for what they meet; this is for queues that nobody asks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from penstock.codec.keys import attempts_key
+from penstock.codec.queueoperation import PageKind
+from penstock.codec.queuestate import HISTORY
+from penstock.log.catalogue import LogName
+from penstock.log.decision import Step
+from penstock.queue.draft import Draft, draft_step
+from penstock.queue.lease import drop, end_leases
+from penstock.queue.page import PAGE_ENTRIES
+from penstock.queue.state import Change
+
+#: Pages that one step looks at.
+CLEAR_PAGES = 16
+
+
+def clear_step(name: LogName) -> Step:
+    """-> whether there is more to do now"""
+
+    async def body(draft: Draft) -> bool:
+        change = await draft.queue(name)
+        more = await end_leases(draft, change)
+        more = await expire_available(draft, change) or more
+        return await forget_done(draft, change) or more
+
+    return draft_step(body)
+
+
+async def expire_available(draft: Draft, change: Change) -> bool:
+    lines = change.lines[PageKind.AVAILABLE]
+    due = lines[lines["retention_ms"] < draft.now_ms]
+    for line in due[:CLEAR_PAGES]:
+        number, priority = int(line["page"]), int(line["priority"])
+        page = await change.page(PageKind.AVAILABLE, number, priority)
+        expired = page.entries[page.entries["retention_deadline_ms"] < draft.now_ms]
+        change.do(PageKind.AVAILABLE, number, removed=expired["message_id"])
+        await drop(draft, change, expired)
+        await _merge(change, number, priority)
+    return len(due) > CLEAR_PAGES
+
+
+async def _merge(change: Change, number: int, priority: int) -> None:
+    """A page that became sparse joins the one behind it."""
+    lines = change.lines[PageKind.AVAILABLE]
+    at = np.flatnonzero(lines["page"] == np.uint64(number))
+    if not len(at) or int(at[0]) + 1 == len(lines):
+        return
+    here, behind = lines[int(at[0])], lines[int(at[0]) + 1]
+    if behind["priority"] != priority or here["count"] + behind["count"] > PAGE_ENTRIES // 2:
+        return
+    page = await change.page(PageKind.AVAILABLE, number, priority)
+    await change.page(PageKind.AVAILABLE, int(behind["page"]), priority)
+    change.do(PageKind.AVAILABLE, number, removed=page.keys)
+    change.do(PageKind.AVAILABLE, int(behind["page"]), put=page.entries)
+
+
+async def forget_done(draft: Draft, change: Change) -> bool:
+    """Done entries whose own retention is over, with what is remembered of their attempts."""
+    keep_ms = 1000 * change.settings.done_retention_s
+    if not keep_ms:
+        return False
+    lines = change.lines[PageKind.DONE]
+    edge_ms = draft.now_ms - keep_ms
+    due = lines["page"][lines["first_ms"] < edge_ms].tolist()
+    for number in due[:CLEAR_PAGES]:
+        page = await change.page(PageKind.DONE, number)
+        old = page.entries[page.entries["done_at_ms"] < edge_ms]
+        change.do(PageKind.DONE, number, removed=old["message_id"])
+        for message_id in old["message_id"][old["flags"] & HISTORY != 0].tolist():
+            draft.rows[attempts_key(change.before.queue_id, message_id)] = None
+    return len(due) > CLEAR_PAGES

@@ -1,0 +1,129 @@
+"""Writing pages of queues and takers: what operations did since the last time enters the rows.
+
+Contract     As stream/flush.py: `plan_flush` names the pages that the tail's operations touch;
+             submit `pages_step` for all of them, a part at a time, then `head_step`; then the
+             operations up to that sequence are in the rows. A page without entries has no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from penstock.codec.keys import head_key, page_key
+from penstock.codec.operations import Operation
+from penstock.codec.queueoperation import (
+    PageKind,
+    decode_head_row,
+    decode_queue_operation,
+    encode_head_row,
+)
+from penstock.codec.taken import encode_taken_head, encode_taken_page
+from penstock.log.decision import Step, View
+from penstock.queue.draft import Draft, draft_step
+from penstock.queue.page import encode_page
+from penstock.queue.state import (
+    QueueState,
+    head_row,
+    load_page,
+    load_queue_by_id,
+    page_row_key,
+    queue_state_key,
+)
+from penstock.queue.taken import load_head, load_taken_page, pages_of
+
+#: Pages of one commit: about a megabyte.
+FLUSH_PAGES = 32
+TAKEN_PAGES = 256
+
+
+class Place(msgspec.Struct, frozen=True):
+    kind: PageKind
+    number: int
+    priority: int
+
+
+class Flush(msgspec.Struct, frozen=True):
+    sequence: int
+    places: tuple[Place, ...]
+
+    def parts(self) -> Sequence[tuple[Place, ...]]:
+        return [self.places[i : i + FLUSH_PAGES] for i in range(0, len(self.places), FLUSH_PAGES)]
+
+
+def plan_flush(operations: Sequence[Operation]) -> Flush:
+    places: dict[Place, None] = {}
+    for operation in operations:
+        for delta in decode_queue_operation(operation.body).deltas:
+            places[Place(delta.kind, delta.page, delta.priority)] = None
+    return Flush(operations[-1].sequence, tuple(places))
+
+
+async def _load(view: View, incarnation: int) -> QueueState | None:
+    """The queue with this number, if it still exists."""
+    state: QueueState | None = view.state(queue_state_key(incarnation))
+    if state is not None:
+        return state
+    value = await view.store.get(head_key(incarnation))
+    if value is None:
+        return None
+    name = decode_head_row(value, f"head of queue {incarnation}").name
+    return await load_queue_by_id(view, incarnation, name)
+
+
+def pages_step(incarnation: int, places: Sequence[Place]) -> Step:
+    async def body(draft: Draft) -> None:
+        state = await _load(draft.view, incarnation)
+        if state is None:
+            return
+        for place in places:
+            page = await load_page(draft.view, state, place.kind, place.number, place.priority)
+            key = page_row_key(state.queue_id, place.kind, place.number, place.priority)
+            # The RFC's first record of each kind is there from the beginning.
+            kept = len(page.entries) or not place.number
+            draft.rows[key] = encode_page(page) if kept else None
+
+    return draft_step(body)
+
+
+def head_step(incarnation: int) -> Step:
+    """-> whether the queue still exists"""
+
+    async def body(draft: Draft) -> bool:
+        state = await _load(draft.view, incarnation)
+        if state is None:
+            return False
+        draft.rows[head_key(incarnation)] = encode_head_row(head_row(state))
+        return True
+
+    return draft_step(body)
+
+
+# ---- takers -----------------------------------------------------------------------------------
+
+
+def plan_taken_flush(operations: Sequence[Operation]) -> tuple[int, list[list[int]]]:
+    numbers: set[int] = set()
+    for operation in operations:
+        numbers.update(pages_of(operation))
+    ordered = sorted(numbers)
+    parts = [ordered[i : i + TAKEN_PAGES] for i in range(0, len(ordered), TAKEN_PAGES)]
+    return operations[-1].sequence, parts
+
+
+def taken_pages_step(log_id: int, numbers: Sequence[int]) -> Step:
+    async def body(draft: Draft) -> None:
+        for number in numbers:
+            page = await load_taken_page(draft.view, log_id, number)
+            draft.rows[page_key(log_id, number)] = encode_taken_page(page)
+
+    return draft_step(body)
+
+
+def taken_head_step(log_id: int) -> Step:
+    async def body(draft: Draft) -> None:
+        head = await load_head(draft.view, log_id)
+        draft.rows[head_key(log_id)] = encode_taken_head(head.sequence)
+
+    return draft_step(body)

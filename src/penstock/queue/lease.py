@@ -1,0 +1,383 @@
+"""Claiming messages, and settling what was claimed.
+
+Contract     `claim_step` leases the next messages: by priority, then visible at, then id; none that
+             is not visible yet, none whose retention is over. `ack_step`, `fail_step`,
+             `release_step` and `extend_step` settle leases; each replies with one truth per lease,
+             False where it is stale.
+Rules        L1  a lease whose deadline is reached is over: whatever its holder says is stale
+             L2  a lease that ended is a failed attempt; so is a report
+             L3  a failed message waits (backoff), or is failed for good after the last attempt
+             L4  a message whose retention ended while it was in flight may be acknowledged; in
+                 every other case it leaves, counted as expired
+             L5  attempts count claims; a release takes its own one back
+Not here     receipts (receipt.py), who waits (broker/queues.py), reading messages (message.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from penstock.codec.attempts import Attempt, Ending, decode_attempts, encode_attempts
+from penstock.codec.keys import attempts_key
+from penstock.codec.queueoperation import PageKind
+from penstock.codec.queuestate import AVAILABLE, DONE, FAILED, HISTORY, IN_FLIGHT, Entries
+from penstock.codec.scalars import NEVER_MS, U16_MAX
+from penstock.errors import InvalidError
+from penstock.log.catalogue import LogName
+from penstock.log.decision import Step
+from penstock.queue.config import LEASE_MS_MIN
+from penstock.queue.draft import Draft, draft_step
+from penstock.queue.page import FLIGHT_LEASES
+from penstock.queue.place import append, insert
+from penstock.queue.state import Change, next_ms
+
+#: How many messages one request claims at most.
+CLAIM_MAX = 10_000
+#: Pages with ended leases that a request clears on its way; the others wait for the next one.
+ENDED_PAGES = 16
+#: Attempts that are remembered of a message, the newest ones.
+HISTORY_MAX = 1000
+CONSUMER_BYTES_MAX = 255
+REASON_BYTES_MAX = 4096
+
+Truths = npt.NDArray[np.bool_]
+
+
+class Claimed(msgspec.Struct, frozen=True, eq=False):
+    queue: int  # its incarnation, for receipts
+    entries: Entries  # of IN_FLIGHT
+    paused: bool = False
+    next_ms: int = NEVER_MS  # when something may become claimable
+
+
+class Lease(msgspec.Struct, frozen=True, gc=False):
+    """What an opened receipt says."""
+
+    queue: int  # its incarnation
+    message_id: int
+    number: int
+
+
+# ---- claiming ---------------------------------------------------------------------------------
+
+
+def claim_step(name: LogName, count: int, *, consumer: str, lease_ms: int | None = None) -> Step:
+    """-> Claimed"""
+    if count < 0:
+        raise InvalidError(f"count {count} is negative")
+    if not 1 <= len(consumer.encode("utf-8", "surrogatepass")) <= CONSUMER_BYTES_MAX:
+        raise InvalidError(f"a consumer's name is 1 to {CONSUMER_BYTES_MAX} bytes long")
+
+    async def body(draft: Draft) -> Claimed:
+        change = await draft.queue(name)
+        await end_leases(draft, change)
+        settings = change.settings
+        deadline_ms = draft.now_ms + _lease_ms(change, lease_ms)
+        if settings.paused or not count:
+            entries = np.zeros(0, IN_FLIGHT)
+        else:
+            entries = await _claim(draft, change, min(count, CLAIM_MAX), consumer, deadline_ms)
+        return Claimed(change.before.id, entries, settings.paused, next_ms(change.lines))
+
+    return draft_step(body)
+
+
+def _lease_ms(change: Change, wanted_ms: int | None) -> int:
+    settings = change.settings
+    if wanted_ms is None:
+        return settings.lease_ms
+    if not LEASE_MS_MIN <= wanted_ms <= settings.max_lease_ms:
+        raise InvalidError(
+            f"a lease of {wanted_ms} ms; {LEASE_MS_MIN} to {settings.max_lease_ms} ms are allowed",
+            hint="alter the queue's max_lease for longer ones",
+        )
+    return wanted_ms
+
+
+async def _claim(
+    draft: Draft, change: Change, count: int, consumer: str, deadline_ms: int
+) -> Entries:
+    taken = await take(draft, change, count)
+    if not len(taken):
+        return np.zeros(0, IN_FLIGHT)
+    first = change.head.next_lease
+    change.set(next_lease=first + len(taken))
+    entries = np.zeros(len(taken), IN_FLIGHT)
+    for field in ("message_id", "priority", "retention_deadline_ms", "visible_at_ms", "offset"):
+        entries[field] = taken[field]
+    entries["flags"] = taken["flags"]
+    entries["attempts"] = np.minimum(taken["attempts"].astype(np.int64) + 1, U16_MAX)
+    entries["claimed_at_ms"] = draft.now_ms
+    entries["lease_deadline_ms"] = deadline_ms
+    entries["lease_number"] = np.arange(first, first + len(taken), dtype=np.uint64)
+    entries["consumer"] = change.consumer(consumer)
+    await _put_in_flight(change, entries)
+    return entries
+
+
+async def _put_in_flight(change: Change, entries: Entries) -> None:
+    pages = entries["lease_number"] // np.uint64(FLIGHT_LEASES)
+    for number in np.unique(pages).tolist():
+        await change.page(PageKind.IN_FLIGHT, number)
+        change.do(PageKind.IN_FLIGHT, number, put=entries[pages == number])
+
+
+async def take(draft: Draft, change: Change, count: int) -> Entries:
+    """Remove the next messages from the available ones; what expired leaves on the way."""
+    now_ms = draft.now_ms
+    lines = change.lines[PageKind.AVAILABLE]
+    parts: list[Entries] = []
+    wanted = count
+    for i in np.flatnonzero(lines["first_visible_ms"] <= now_ms).tolist():
+        if not wanted:
+            break
+        number, priority = int(lines["page"][i]), int(lines["priority"][i])
+        page = await change.page(PageKind.AVAILABLE, number, priority)
+        visible = page.entries[: np.searchsorted(page.entries["visible_at_ms"], now_ms, "right")]
+        living = np.flatnonzero(visible["retention_deadline_ms"] >= now_ms)[:wanted]
+        # Those that expired go as far as we looked.
+        end = len(visible) if len(living) < wanted else int(living[-1]) + 1
+        change.do(PageKind.AVAILABLE, number, removed=visible["message_id"][:end])
+        await drop(draft, change, _without(visible[:end], living))
+        parts.append(visible[living])
+        wanted -= len(living)
+    return np.concatenate([np.zeros(0, AVAILABLE), *parts])
+
+
+def _without(entries: Entries, indices: npt.NDArray[np.intp]) -> Entries:
+    if len(indices) == len(entries):
+        return entries[:0]
+    kept = np.ones(len(entries), np.bool_)
+    kept[indices] = False
+    return entries[kept]
+
+
+async def drop(draft: Draft, change: Change, expired: Entries) -> None:
+    """These leave by their retention; their payload and metadata go by it too (reclaim.py)."""
+    if not len(expired):
+        return
+    change.set(expired=change.head.expired + len(expired))
+    forget_history(draft, change, expired)
+
+
+def forget_history(draft: Draft, change: Change, entries: Entries) -> None:
+    for message_id in entries["message_id"][entries["flags"] & HISTORY != 0].tolist():
+        draft.rows[attempts_key(change.before.queue_id, message_id)] = None
+
+
+# ---- settling ---------------------------------------------------------------------------------
+
+
+def ack_step(name: LogName, leases: Sequence[Lease]) -> Step:
+    async def body(draft: Draft) -> list[bool]:
+        change, found, truths = await _find(draft, name, leases)
+        await finish(draft, change, found)
+        return truths
+
+    return draft_step(body)
+
+
+async def finish(draft: Draft, change: Change, found: Entries) -> None:
+    """These are done: out of flight, into the list."""
+    if not len(found):
+        return
+    await _remove_in_flight(change, found)
+    done = np.zeros(len(found), DONE)
+    for field in ("message_id", "attempts", "flags"):
+        done[field] = found[field]
+    done["done_at_ms"] = draft.now_ms
+    await append(change, PageKind.DONE, done)
+    change.set(done=change.head.done + len(found))
+    await draft.taken.release(found["offset"].astype(np.uint64))
+
+
+def fail_step(
+    name: LogName,
+    leases: Sequence[Lease],
+    *,
+    delay_ms: int | None = None,
+    reason: str = "",
+) -> Step:
+    """`delay_ms` None: by the queue's backoff."""
+    if delay_ms is not None and delay_ms < 0:
+        raise InvalidError(f"a delay of {delay_ms} ms is negative")
+    if len(reason.encode("utf-8", "surrogatepass")) > REASON_BYTES_MAX:
+        raise InvalidError(f"a reason is at most {REASON_BYTES_MAX} bytes long")
+
+    async def body(draft: Draft) -> list[bool]:
+        change, found, truths = await _find(draft, name, leases)
+        names = await _names(change, found)
+        await give_back(draft, change, found, names, Ending.FAILED, reason, delay_ms)
+        return truths
+
+    return draft_step(body)
+
+
+def release_step(name: LogName, leases: Sequence[Lease]) -> Step:
+    async def body(draft: Draft) -> list[bool]:
+        change, found, truths = await _find(draft, name, leases)
+        await _remove_in_flight(change, found)
+        found = await _drop_old(draft, change, found)
+        back = _available(found)
+        back["attempts"] -= 1
+        await insert(change, back)
+        return truths
+
+    return draft_step(body)
+
+
+def extend_step(name: LogName, leases: Sequence[Lease], lease_ms: int) -> Step:
+    """The leases end so long after now."""
+
+    async def body(draft: Draft) -> list[bool]:
+        change, found, truths = await _find(draft, name, leases)
+        deadline_ms = draft.now_ms + _lease_ms(change, lease_ms)
+        found = found.copy()
+        names = await _names(change, found)
+        for i, consumer in enumerate(names):
+            found["consumer"][i] = change.consumer(consumer)
+        found["lease_deadline_ms"] = deadline_ms
+        await _put_in_flight(change, found)
+        return truths
+
+    return draft_step(body)
+
+
+async def _find(
+    draft: Draft, name: LogName, leases: Sequence[Lease]
+) -> tuple[Change, Entries, list[bool]]:
+    """The entries of leases that are alive, each once, in the order of their numbers; and which of
+    the given ones those are. A lease that is named twice is found the first time."""
+    change = await draft.queue(name)
+    await end_leases(draft, change)
+    queues = np.array([lease.queue for lease in leases], np.uint64)
+    numbers = np.array([lease.number for lease in leases], np.uint64)
+    ids = np.array([lease.message_id for lease in leases], np.uint64)
+    order = np.argsort(numbers, kind="stable")
+    truths = np.zeros(len(leases), np.bool_)
+    parts: list[Entries] = []
+    pages = numbers // np.uint64(FLIGHT_LEASES)
+    there = set(change.lines[PageKind.IN_FLIGHT]["page"].tolist())
+    for number in np.unique(pages).tolist():
+        if number not in there:
+            continue
+        page = await change.page(PageKind.IN_FLIGHT, number)
+        here = order[pages[order] == number]
+        held = page.entries["lease_number"]
+        at = np.minimum(held.searchsorted(numbers[here]), len(held) - 1)
+        good = (held[at] == numbers[here]) & (page.entries["message_id"][at] == ids[here])
+        good &= page.entries["lease_deadline_ms"][at] > draft.now_ms  # L1
+        good &= queues[here] == change.before.id  # not those of a deleted one of this name
+        good[1:] &= numbers[here][1:] != numbers[here][:-1]
+        truths[here[good]] = True
+        parts.append(page.entries[at[good]])
+    return change, np.concatenate([np.zeros(0, IN_FLIGHT), *parts]), truths.tolist()
+
+
+async def _names(change: Change, entries: Entries) -> list[str]:
+    """Who holds these leases."""
+    names: list[str] = []
+    for number, consumer in zip(
+        (entries["lease_number"] // np.uint64(FLIGHT_LEASES)).tolist(),
+        entries["consumer"].tolist(),
+        strict=True,
+    ):
+        names.append((await change.page(PageKind.IN_FLIGHT, number)).consumers[consumer])
+    return names
+
+
+async def _remove_in_flight(change: Change, found: Entries) -> None:
+    pages = found["lease_number"] // np.uint64(FLIGHT_LEASES)
+    for number in np.unique(pages).tolist():
+        await change.page(PageKind.IN_FLIGHT, number)
+        change.do(PageKind.IN_FLIGHT, number, removed=found["lease_number"][pages == number])
+
+
+async def end_leases(draft: Draft, change: Change) -> bool:
+    """L2, for the leases whose time is over. -> whether there are more than one request clears"""
+    lines = change.lines[PageKind.IN_FLIGHT]
+    due: list[int] = lines["page"][lines["deadline_ms"] <= draft.now_ms].tolist()
+    for number in due[:ENDED_PAGES]:
+        page = await change.page(PageKind.IN_FLIGHT, number)
+        ended = page.entries[page.entries["lease_deadline_ms"] <= draft.now_ms]
+        names = [page.consumers[i] for i in ended["consumer"].tolist()]
+        await give_back(draft, change, ended, names, Ending.EXPIRED, "", None)
+    return len(due) > ENDED_PAGES
+
+
+async def give_back(
+    draft: Draft,
+    change: Change,
+    ended: Entries,
+    consumers: Sequence[str],
+    ending: Ending,
+    reason: str,
+    delay_ms: int | None,
+) -> None:
+    """L3: attempts that failed."""
+    if not len(ended):
+        return
+    await _remove_in_flight(change, ended)
+    old = ended["retention_deadline_ms"] < draft.now_ms
+    for i in np.flatnonzero(~old).tolist():
+        attempt = Attempt(consumers[i], draft.now_ms, ending, reason)
+        await _remember(draft, change, ended[i], attempt)
+    left = await _drop_old(draft, change, ended)
+    limit = change.settings.max_attempts
+    last = left["attempts"] >= limit if limit else np.zeros(len(left), np.bool_)
+    await _fail(draft, change, left[last])
+    back = _available(left[~last])
+    back["flags"] |= HISTORY
+    back["visible_at_ms"] = [
+        min(draft.now_ms + _wait_ms(change, entry, delay_ms), NEVER_MS) for entry in back
+    ]
+    await insert(change, back)
+
+
+def _wait_ms(change: Change, entry: np.void, delay_ms: int | None) -> int:
+    if delay_ms is not None:
+        return delay_ms
+    # The same for the same attempt, whoever decides it; different for each message.
+    words = np.array([change.before.id, entry["message_id"], entry["attempts"]], "<u8").tobytes()
+    chance = xxhash.xxh3_64_intdigest(words) / 2**64
+    return change.settings.backoff.wait_ms(int(entry["attempts"]), chance)
+
+
+async def _drop_old(draft: Draft, change: Change, entries: Entries) -> Entries:
+    """L4. -> those that are not over"""
+    old = entries["retention_deadline_ms"] < draft.now_ms
+    await drop(draft, change, entries[old])
+    return entries[~old]
+
+
+async def _fail(draft: Draft, change: Change, entries: Entries) -> None:
+    if not len(entries):
+        return
+    failed = np.zeros(len(entries), FAILED)
+    for field in ("message_id", "attempts", "priority", "retention_deadline_ms", "offset"):
+        failed[field] = entries[field]
+    failed["flags"] = entries["flags"] | HISTORY
+    failed["failed_at_ms"] = draft.now_ms
+    await append(change, PageKind.FAILED, failed)
+    change.set(failed=change.head.failed + len(entries))
+
+
+async def _remember(draft: Draft, change: Change, entry: np.void, attempt: Attempt) -> None:
+    key = attempts_key(change.before.queue_id, int(entry["message_id"]))
+    value = await draft.row(key) if int(entry["flags"]) & HISTORY else None
+    known = decode_attempts(value) if value is not None else ()
+    draft.rows[key] = encode_attempts((*known, attempt)[-HISTORY_MAX:])
+
+
+def _available(entries: Entries) -> Entries:
+    """As available messages again, as they were before they were claimed."""
+    back = np.zeros(len(entries), AVAILABLE)
+    fields = ("message_id", "priority", "visible_at_ms", "retention_deadline_ms", "attempts")
+    for field in (*fields, "offset", "flags"):
+        back[field] = entries[field]
+    return back

@@ -1,0 +1,93 @@
+"""Which page an available message goes to.
+
+Contract     `insert` puts entries where they belong by priority, visible at and id. Nearly always
+             that is the end of the last page of their priority, and no other page is read. A page
+             that grows too long is cut; the last one of a priority is filled before another begins.
+             `append` adds to the end of the done or failed ones.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from penstock.codec.queueoperation import Delta, PageKind
+from penstock.codec.queuestate import Entries
+from penstock.queue.page import PAGE_ENTRIES, applied
+from penstock.queue.state import Change
+
+
+async def insert(change: Change, entries: Entries) -> None:
+    priorities = entries["priority"]
+    for priority in np.unique(priorities).tolist():
+        part = entries[priorities == priority]
+        part = part[np.lexsort((part["message_id"], part["visible_at_ms"]))]
+        await _insert(change, priority, part)
+
+
+async def _insert(change: Change, priority: int, entries: Entries) -> None:
+    lines = change.lines[PageKind.AVAILABLE]
+    low, high = np.searchsorted(lines["priority"], (priority, priority + 1)).tolist()
+    lines = lines[low:high]
+    if not len(lines):
+        _make_pages(change, priority, entries)
+        return
+    places = _places(lines, entries)
+    for place in np.unique(places).tolist():
+        group = entries[places == place]
+        number = int(lines["page"][place])
+        page = await change.page(PageKind.AVAILABLE, number, priority)
+        last = place == len(lines) - 1
+        limit = PAGE_ENTRIES if last else 2 * PAGE_ENTRIES
+        if len(page.entries) + len(group) <= limit:
+            change.do(PageKind.AVAILABLE, number, put=group)
+            continue
+        merged = applied(page, Delta(PageKind.AVAILABLE, number, priority, put=group), (), 0)
+        cut = PAGE_ENTRIES if last else len(merged.entries) // 2
+        kept, moved = merged.entries[:cut], merged.entries[cut:]
+        here = np.isin(page.entries["message_id"], moved["message_id"])
+        stays = np.isin(group["message_id"], kept["message_id"])
+        change.do(
+            PageKind.AVAILABLE,
+            number,
+            removed=page.entries["message_id"][here],
+            put=group[stays],
+        )
+        _make_pages(change, priority, moved)
+
+
+def _make_pages(change: Change, priority: int, entries: Entries) -> None:
+    for at in range(0, len(entries), PAGE_ENTRIES):
+        number = change.head.next_available
+        change.set(next_available=number + 1)
+        change.make_page(PageKind.AVAILABLE, number, priority)
+        change.do(PageKind.AVAILABLE, number, put=entries[at : at + PAGE_ENTRIES])
+
+
+def _places(lines: Entries, entries: Entries) -> npt.NDArray[np.int64]:
+    """Which of these lines each entry belongs to: the last one that does not begin behind it."""
+    firsts, ids = lines["first_visible_ms"], lines["first_id"]
+    visible = entries["visible_at_ms"]
+    places: npt.NDArray[np.int64] = np.searchsorted(firsts, visible, side="right") - 1
+    # Where pages begin at the very same time, the id decides.
+    for value in np.unique(visible[firsts[np.maximum(places, 0)] == visible]).tolist():
+        low, high = np.searchsorted(firsts, value), np.searchsorted(firsts, value, side="right")
+        here = visible == value
+        places[here] = low + np.searchsorted(ids[low:high], entries["message_id"][here], "right")
+        places[here] -= 1
+    return np.maximum(places, 0)
+
+
+async def append(change: Change, kind: PageKind, entries: Entries) -> None:
+    """To the end of the done or failed messages."""
+    counter = "next_done" if kind is PageKind.DONE else "next_failed"
+    while len(entries):
+        following: int = getattr(change.head, counter)
+        page = await change.page(kind, following - 1)
+        room = PAGE_ENTRIES - len(page.entries)
+        if room <= 0:
+            change.make_page(kind, following)
+            change.set(**{counter: following + 1})
+            continue
+        change.do(kind, following - 1, put=entries[:room])
+        entries = entries[room:]

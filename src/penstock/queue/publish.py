@@ -1,0 +1,218 @@
+"""Publishing: payload, metadata and routing in one commit.
+
+Contract     `publish_step` stores the payloads, appends the metadata, and gives each message to the
+             queues that take it, if the router is at the tail (route.py); else the router will. It
+             replies with `Published`. A dedup id that was used within its window gives the id of
+             the first message, and nothing is stored for it. `to=` names one queue, which must
+             exist, and no filter is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from penstock.codec.keys import Scope, expiry_key, once_key, payload_key
+from penstock.codec.payload import RESERVED_SCHEME, UriPayload, encode_payload, payload_of
+from penstock.codec.router import encode_expiry
+from penstock.errors import CorruptError
+from penstock.log.append import append_step
+from penstock.log.batch import build_columns
+from penstock.log.catalogue import Ids, find_target, load_ids, load_target, take_ids
+from penstock.log.decision import Now, Step, Timer
+from penstock.log.once import check, once_value
+from penstock.queue.draft import Draft, draft_step
+from penstock.queue.item import Item, PreparedBatch
+from penstock.queue.route import Batch, route
+from penstock.queue.state import load_queue, queue_name
+from penstock.queue.taken import METADATA
+
+DEDUP_MS = 300_000
+#: Payloads of one block.
+BLOCK_BYTES = 1 << 20
+BLOCK_COUNT = 1000
+
+MESSAGES_DUE = ("messages", None)
+
+
+class Published(msgspec.Struct, frozen=True, eq=False):
+    ids: list[int]  # one per item, in their order
+    chosen: list[int]  # which items were stored; the others were published before
+    first_offset: int = 0  # of the first of them in the metadata log
+    received_at_ms: int = 0
+
+
+def publish_step(batch: PreparedBatch, *, dedup_ms: int = DEDUP_MS) -> Step:
+    async def body(draft: Draft) -> Published:
+        ids, chosen, dedups = await _deduplicated(draft, batch)
+        if not chosen:
+            return Published([i for i in ids if i is not None], [])
+        numbers = await _take_ids(draft, batch, chosen)
+        for i, number in zip(chosen, numbers, strict=True):
+            ids[i] = number
+        for i, first in dedups.items():
+            ids[i] = ids[first]
+        now_ms = draft.now_ms
+        fixed = batch.fixed(numbers, chosen, now_ms)
+        records = batch.records(fixed, chosen)
+        offset = await _append(draft, records)
+        items = [batch.items[i] for i in chosen]
+        _store_payloads(draft, numbers, items)
+        _remember(draft, await _owners(draft, items), items, numbers, dedup_ms)
+        _expire_later(draft, fixed["retention_s"], offset)
+        await route(draft, Batch.of(fixed, items, offset))
+        return Published([i for i in ids if i is not None], chosen, offset, now_ms)
+
+    return draft_step(body, batch.size)
+
+
+async def _take_ids(draft: Draft, batch: PreparedBatch, chosen: Sequence[int]) -> list[int]:
+    """New ids in order; a spilled payload has its own already."""
+    fresh = [i for i in chosen if batch.items[i].spilled is None]
+    await load_ids(draft.view, Ids.MESSAGE)
+    numbers: dict[int, int] = {}
+    if fresh:
+        ids, rows, states = take_ids(draft.view, Ids.MESSAGE, len(fresh))
+        draft.rows |= rows
+        draft.states |= states
+        numbers = dict(zip(fresh, ids, strict=True))
+    return [numbers[i] if i in numbers else batch.items[i].spilled or 0 for i in chosen]
+
+
+def reserve_step() -> Step:
+    """-> an id for a message whose payload is about to become an object"""
+
+    async def body(draft: Draft) -> int:
+        await load_ids(draft.view, Ids.MESSAGE)
+        ids, rows, states = take_ids(draft.view, Ids.MESSAGE, 1)
+        draft.rows |= rows
+        draft.states |= states
+        return ids[0]
+
+    return draft_step(body)
+
+
+async def _append(draft: Draft, records: Sequence[bytes]) -> int:
+    """To the metadata log. -> the first offset"""
+    await load_target(draft.view, METADATA, make=True)
+    state = find_target(draft.view, METADATA)
+    decision = append_step(METADATA, build_columns(records)).decide(
+        draft.view, Now(draft.now_ms, b"")
+    )
+    draft.rows |= decision.writes
+    draft.states |= decision.states
+    draft.timers += decision.timers
+    return 0 if state is None else state.next
+
+
+def _store_payloads(draft: Draft, ids: Sequence[int], items: Sequence[Item]) -> None:
+    """Neighbours share a block; whatever is alone stays the RFC's own record."""
+    run: list[bytes] = []
+    first = size = 0
+
+    def close() -> None:
+        if run:
+            draft.rows[payload_key(first)] = encode_payload(payload_of(run))
+            run.clear()
+
+    for number, item in zip(ids, items, strict=True):
+        full = len(run) >= BLOCK_COUNT or size + len(item.payload) > BLOCK_BYTES
+        if item.uri is not None or full or number != first + len(run):
+            close()
+        if item.uri is not None:
+            draft.rows[payload_key(number)] = encode_payload(UriPayload(item.uri))
+            continue
+        if not run:
+            first, size = number, 0
+        run.append(item.payload)
+        size += len(item.payload)
+    close()
+
+
+def spilled_uri(message_id: int, payload: bytes) -> str:
+    """Of an object of ours: whose payload it is, and a checksum of it."""
+    return f"{RESERVED_SCHEME}{message_id}:{xxhash.xxh3_128_hexdigest(payload)}"
+
+
+def spilled_id(uri: str) -> int | None:
+    """The message whose payload is an object of ours; None for a user's own URI."""
+    if not uri.startswith(RESERVED_SCHEME):
+        return None
+    try:
+        return int(uri[len(RESERVED_SCHEME) :].partition(":")[0])
+    except ValueError:
+        raise CorruptError(f"payload URI {uri[:64]!r} names no message") from None
+
+
+def check_spilled(uri: str, payload: bytes) -> None:
+    if not uri.endswith(f":{xxhash.xxh3_128_hexdigest(payload)}"):
+        raise CorruptError(f"the object of {uri[:64]!r}: checksum does not match")
+
+
+def _expire_later(draft: Draft, retention_s: npt.NDArray[np.uint32], offset: int) -> None:
+    """Say when these leave the system; neighbours with one deadline share a row."""
+    edges = np.flatnonzero(np.diff(retention_s)) + 1
+    for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(retention_s)], strict=True):
+        seconds = int(retention_s[low])
+        if seconds:
+            deadline_ms = draft.now_ms + 1000 * seconds
+            draft.rows[expiry_key(deadline_ms, offset + low)] = encode_expiry(high - low)
+            draft.timers.append(Timer(deadline_ms + 1, MESSAGES_DUE))
+
+
+# ---- dedup ids --------------------------------------------------------------------------------
+
+
+async def _owners(draft: Draft, items: Sequence[Item]) -> list[int]:
+    """Whose dedup ids these are: those of one queue, or 0 for messages that filters route."""
+    return [
+        0 if item.to is None else (await load_queue(draft.view, queue_name(item.to))).id
+        for item in items
+    ]
+
+
+async def _deduplicated(
+    draft: Draft, batch: PreparedBatch
+) -> tuple[list[int | None], list[int], dict[int, int]]:
+    """-> ids that are known, the items that are new, and those that repeat one of these"""
+    ids: list[int | None] = [None] * len(batch)
+    owners = await _owners(draft, batch.items)
+    chosen: list[int] = []
+    repeats: dict[int, int] = {}
+    seen: dict[tuple[int, str], int] = {}
+    for i, (item, owner) in enumerate(zip(batch.items, owners, strict=True)):
+        if item.dedup_id is None:
+            chosen.append(i)
+            continue
+        if (owner, item.dedup_id) in seen:
+            repeats[i] = seen[owner, item.dedup_id]
+            continue
+        seen[owner, item.dedup_id] = i
+        value = await draft.row(_dedup_key(owner, item.dedup_id))
+        known = check(value, 0, draft.now_ms)
+        if known is None:
+            chosen.append(i)
+        else:
+            ids[i] = int.from_bytes(known.answer, "little")
+    for i, first in repeats.items():
+        ids[i] = ids[first]
+    return ids, chosen, repeats
+
+
+def _dedup_key(owner: int, dedup_id: str) -> bytes:
+    return once_key(Scope.DEDUP, owner, dedup_id.encode())
+
+
+def _remember(
+    draft: Draft, owners: Sequence[int], items: Sequence[Item], ids: Sequence[int], dedup_ms: int
+) -> None:
+    for item, owner, number in zip(items, owners, ids, strict=True):
+        if item.dedup_id is not None:
+            answer = number.to_bytes(8, "little")
+            draft.rows[_dedup_key(owner, item.dedup_id)] = once_value(
+                0, answer, draft.now_ms, dedup_ms
+            )

@@ -1,0 +1,52 @@
+"""Receipts: what a consumer shows to settle a message that it claimed. Pure.
+
+    receipt    base64url of: queue (u64) | message id (u64) | lease number (u64) | mac (16 bytes)
+    mac        HMAC-SHA256 over the 24 bytes before it, cut to 16
+
+Contract     A lease number is never used twice in a queue, and a queue's number never either, so
+             that a receipt names one lease for ever. The key lives in the store. `open_receipt`
+             gives None for anything that `make_receipt` did not make with this key.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hmac
+import struct
+
+import msgspec
+
+KEY_BYTES = 32
+SECRET = b"receipts"
+
+_BODY = struct.Struct("<QQQ")
+_MAC_BYTES = 16
+
+
+class Receipt(msgspec.Struct, frozen=True, gc=False):
+    queue: int
+    message_id: int
+    lease: int
+
+
+def make_receipt(key: bytes, queue: int, message_id: int, lease: int) -> str:
+    body = _BODY.pack(queue, message_id, lease)
+    return base64.urlsafe_b64encode(body + _mac(key, body)).decode()
+
+
+def open_receipt(key: bytes, text: str | bytes) -> Receipt | None:
+    try:
+        raw = base64.urlsafe_b64decode(text)
+    except (binascii.Error, ValueError):
+        return None
+    if len(raw) != _BODY.size + _MAC_BYTES:
+        return None
+    body = raw[: _BODY.size]
+    if not hmac.compare_digest(_mac(key, body), raw[_BODY.size :]):
+        return None
+    return Receipt(*_BODY.unpack(body))
+
+
+def _mac(key: bytes, body: bytes) -> bytes:
+    return hmac.digest(key, body, "sha256")[:_MAC_BYTES]

@@ -1,0 +1,275 @@
+"""The router: which queues take a message.
+
+Contract     `route` gives the messages of one batch to their queues, within the given draft.
+             Publishing calls it for its own batch while the router is at the tail of the metadata
+             log. Where it is behind (messages were linked without routing) a cursor row says how
+             far it is, publishing leaves everything to it, and `catch_up_step` goes on from there,
+             a part at a time, each with its cursor in one commit: nothing is skipped and nothing
+             comes twice, whenever it is killed. `backfill_step` does the same for one new queue and
+             what was there before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from penstock.codec.keys import router_key
+from penstock.codec.metadata import Metadata, decode_metadata
+from penstock.codec.queuestate import AVAILABLE, Entries
+from penstock.codec.router import decode_cursor, encode_cursor
+from penstock.codec.scalars import NEVER_MS
+from penstock.codec.taken import DEAD, PAGE_SLOTS
+from penstock.log.cache import NodeCache
+from penstock.log.catalogue import LogName, NameState, name_state_key, open_target
+from penstock.log.decision import StateKey, Step, View
+from penstock.log.read import read_nodes
+from penstock.log.state import LogState, state_key
+from penstock.queue.allqueues import AllQueues, load_all_queues
+from penstock.queue.draft import Draft, draft_step
+from penstock.queue.filter import Rows, header_priorities
+from penstock.queue.item import Item
+from penstock.queue.place import insert
+from penstock.queue.state import Change, load_queue_by_id
+from penstock.queue.taken import METADATA, load_taken_page
+
+#: How many messages one step of the router looks at.
+ROUTE_COUNT = 2000
+
+ROUTER: StateKey = ("router", None)
+
+
+class RouterState(msgspec.Struct, frozen=True):
+    cursor: int | None  # None: at the tail
+
+
+async def load_router(view: View) -> RouterState:
+    state: RouterState | None = view.state(ROUTER)
+    if state is None:
+        value = await view.store.get(router_key())
+        state = RouterState(None if value is None else decode_cursor(value))
+        view.keep(ROUTER, state)
+    return state
+
+
+class Batch:
+    """Neighbouring messages of the metadata log, as the router sees them."""
+
+    def __init__(
+        self,
+        rows: Rows,
+        offsets: npt.NDArray[np.uint64],
+        retention_ms: npt.NDArray[np.int64],
+        to: Sequence[str | None],
+    ) -> None:
+        self.rows = rows
+        self.offsets = offsets
+        self.retention_ms = retention_ms  # deadlines
+        self.to = to
+        self._default: npt.NDArray[np.uint8] | None = None
+
+    @classmethod
+    def of(cls, fixed: npt.NDArray[np.void], items: Sequence[Item], offset: int) -> Batch:
+        """Of messages that are being published at this offset."""
+        return cls._make(
+            fixed["message_id"].astype(np.int64),
+            fixed["created_at_ms"].astype(np.int64),
+            fixed["received_at_ms"].astype(np.int64),
+            fixed["visible_at_ms"].astype(np.int64),
+            fixed["retention_s"].astype(np.int64),
+            [item.headers for item in items],
+            np.arange(offset, offset + len(items), dtype=np.uint64),
+            [item.to for item in items],
+        )
+
+    @classmethod
+    def read(cls, found: Sequence[Metadata], offsets: Sequence[int]) -> Batch:
+        def column(name: str) -> npt.NDArray[np.int64]:
+            return np.array([getattr(each, name) for each in found], np.int64)
+
+        return cls._make(
+            column("message_id"),
+            column("created_at_ms"),
+            column("received_at_ms"),
+            column("visible_at_ms"),
+            column("retention_s"),
+            [dict(each.headers) for each in found],
+            np.array(offsets, np.uint64),
+            [each.to for each in found],
+        )
+
+    @classmethod
+    def _make(
+        cls,
+        ids: npt.NDArray[np.int64],
+        created: npt.NDArray[np.int64],
+        received: npt.NDArray[np.int64],
+        visible: npt.NDArray[np.int64],
+        retention_s: npt.NDArray[np.int64],
+        headers: Sequence[Mapping[str, str]],
+        offsets: npt.NDArray[np.uint64],
+        to: Sequence[str | None],
+    ) -> Batch:
+        rows = Rows(ids, created, received, visible, retention_s, headers)
+        deadlines = np.where(retention_s == 0, NEVER_MS, received + 1000 * retention_s)
+        return cls(rows, offsets, deadlines, to)
+
+    def entries(self, change: Change, chosen: npt.NDArray[np.intp]) -> Entries:
+        """The chosen ones as available messages of this queue."""
+        entries = np.zeros(len(chosen), AVAILABLE)
+        entries["message_id"] = self.rows.ids[chosen]
+        entries["visible_at_ms"] = self.rows.visible_at_ms[chosen]
+        entries["retention_deadline_ms"] = self.retention_ms[chosen]
+        entries["offset"] = self.offsets[chosen]
+        entries["priority"] = self._priorities(change)[chosen]
+        return entries
+
+    def _priorities(self, change: Change) -> npt.NDArray[np.uint8]:
+        expression = change.settings.priority
+        if expression is not None:
+            return expression.column(self.rows)
+        if self._default is None:
+            self._default = header_priorities(self.rows)
+        return self._default
+
+
+async def route(draft: Draft, batch: Batch) -> None:
+    """To every queue that takes some of them, unless the router is behind."""
+    if (await load_router(draft.view)).cursor is not None:
+        return
+    await _give(draft, batch, await load_all_queues(draft.view))
+
+
+async def _give(draft: Draft, batch: Batch, queues: AllQueues) -> None:
+    chosen = _chosen(batch, queues)
+    counts = np.zeros(len(batch.offsets), np.uint64)
+    log_id = _log_id(draft)
+    for incarnation, positions in chosen.items():
+        change = draft.change(
+            await load_queue_by_id(draft.view, incarnation, queues.names[incarnation])
+        )
+        # What was published before the queue was made is for its backfill, or not for it.
+        positions = positions[batch.offsets[positions] >= change.before.head.start]
+        if len(positions):
+            await _enter(change, batch, positions)
+            counts[positions] += np.uint64(1)
+    await draft.taken.take(log_id, batch.offsets, counts)
+
+
+async def _enter(change: Change, batch: Batch, positions: npt.NDArray[np.intp]) -> None:
+    await insert(change, batch.entries(change, positions))
+    change.set(routed=change.head.routed + len(positions))
+
+
+def _log_id(draft: Draft) -> int:
+    name: NameState | None = draft.state(name_state_key(METADATA))
+    assert name is not None, "there are messages in it"
+    assert name.row is not None, "there are messages in it"
+    return name.row.id
+
+
+def _chosen(batch: Batch, queues: AllQueues) -> dict[int, npt.NDArray[np.intp]]:
+    """Positions in the batch, by queue."""
+    if not any(to is not None for to in batch.to):
+        return queues.matcher.route(batch.rows)
+    addressed = np.array([to is not None for to in batch.to])
+    chosen = {
+        number: left
+        for number, found in queues.matcher.route(batch.rows).items()
+        if len(left := found[~addressed[found]])
+    }
+    for name in {to for to in batch.to if to is not None}:
+        number = queues.find(name)
+        if number is not None:  # else it was deleted since
+            here = np.flatnonzero([to == name for to in batch.to])
+            chosen[number] = np.sort(np.concatenate((chosen.get(number, here[:0]), here)))
+    return chosen
+
+
+# ---- behind -----------------------------------------------------------------------------------
+
+
+def catch_up_step(cache: NodeCache | None = None) -> Step:
+    """Route the next messages. -> whether there are more"""
+
+    async def body(draft: Draft) -> bool:
+        router = await load_router(draft.view)
+        log = await open_target(draft.view, METADATA)
+        if router.cursor is None or log is None:
+            return False
+        batch, end = await _read(draft, log, router.cursor, log.next, cache)
+        if batch is not None:
+            await _give(draft, batch, await load_all_queues(draft.view))
+        done = end >= log.next
+        draft.rows[router_key()] = None if done else encode_cursor(end)
+        draft.states[ROUTER] = RouterState(None if done else end)
+        return not done
+
+    return draft_step(body)
+
+
+def backfill_step(name: LogName, cache: NodeCache | None = None) -> Step:
+    """Give a new queue the next of the messages that were there before it. -> whether there are
+    more"""
+
+    async def body(draft: Draft) -> bool:
+        change = await draft.queue(name)
+        log = await open_target(draft.view, METADATA)
+        head = change.head
+        if head.backfill >= head.backfill_end or log is None:
+            return False
+        batch, end = await _read(draft, log, head.backfill, head.backfill_end, cache)
+        change.set(backfill=end)
+        if batch is not None:
+            await _backfill(draft, change, batch, log)
+        return end < head.backfill_end
+
+    return draft_step(body)
+
+
+async def _backfill(draft: Draft, change: Change, batch: Batch, log: LogState) -> None:
+    settings = change.settings
+    rows = batch.rows
+    takes = (
+        np.ones(len(rows), np.bool_) if settings.filter is None else settings.filter.select(rows)
+    )
+    takes &= np.array([to is None for to in batch.to])
+    takes &= batch.retention_ms >= draft.now_ms
+    takes &= await _living(draft, log.log_id, batch.offsets)
+    positions = np.flatnonzero(takes)
+    if len(positions):
+        await _enter(change, batch, positions)
+        await draft.taken.take(log.log_id, batch.offsets, takes.astype(np.uint64))
+
+
+async def _living(
+    draft: Draft, log_id: int, offsets: npt.NDArray[np.uint64]
+) -> npt.NDArray[np.bool_]:
+    """Not those that every queue was done with: their payload may be gone at any time."""
+    living = np.ones(len(offsets), np.bool_)
+    pages = offsets // np.uint64(PAGE_SLOTS)
+    for number in np.unique(pages).tolist():
+        page = await load_taken_page(draft.view, log_id, number)
+        here = pages == number
+        living[here] = page.slots[(offsets[here] - np.uint64(page.first)).astype(np.int64)] < DEAD
+    return living
+
+
+async def _read(
+    draft: Draft, log: LogState, low: int, high: int, cache: NodeCache | None
+) -> tuple[Batch | None, int]:
+    """The living messages of a part of the metadata log, and where it ends."""
+    # Nothing that this tick wrote: its rows are in no store yet.
+    before: LogState | None = draft.view.committed(state_key(log.log_id))
+    end = min(low + ROUTE_COUNT, high, log.next if before is None else before.next)
+    found: list[Metadata] = []
+    offsets: list[int] = []
+    async for node, start, stop in read_nodes(draft.view.store, log, low, end, cache=cache):
+        for first, last, living in node.runs(start, stop):
+            if living:
+                found += map(decode_metadata, node.data_list(first, last))
+                offsets += range(node.first + first, node.first + last)
+    return (Batch.read(found, offsets) if found else None), end
