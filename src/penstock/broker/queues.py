@@ -54,7 +54,7 @@ from penstock.queue.lease import (
     release_step,
 )
 from penstock.queue.lists import Redriven, list_page, read_attempts, redrive_step
-from penstock.queue.message import Content, Fresh, read_contents
+from penstock.queue.message import Content, Fresh, Payloads, read_contents
 from penstock.queue.publish import (
     check_spilled,
     publish_step,
@@ -83,6 +83,7 @@ class Queues:
         self._clock = clock
         self._objects = objects
         self._fresh = Fresh()
+        self._payloads = Payloads()
         self._secret: bytes | None = None
         self._turns = Turns(self._available, self._set_alarm)
         self._due_ms: dict[LogName, int] = {}
@@ -164,14 +165,19 @@ class Queues:
 
     async def publish(self, items: Sequence[Item]) -> list[int]:
         """-> an id for each, in their order"""
-        PreparedBatch([_shrunk(item) for item in items])  # refused before anything is done
-        items = [await self._spilled(item) for item in items]
+        batches = [PreparedBatch(items)] if _is_small(items) else await self._prepared(items)
         ids: list[int] = []
-        for part in _parts(items):
-            (published,) = await self._committer.submit(publish_step(PreparedBatch(part)))
-            self._fresh.add(published, part)
+        for batch in batches:
+            (published,) = await self._committer.submit(publish_step(batch))
+            self._fresh.add(published, batch.items)
             ids += published.ids
         return ids
+
+    async def _prepared(self, items: Sequence[Item]) -> list[PreparedBatch]:
+        """A large batch in parts, its large payloads as objects."""
+        PreparedBatch([_shrunk(item) for item in items])  # refused before anything is done
+        spilled = [await self._spilled(item) for item in items]
+        return [PreparedBatch(part) for part in _parts(spilled)]
 
     async def _spilled(self, item: Item) -> Item:
         """A large payload becomes an object, under an id of its own."""
@@ -299,7 +305,11 @@ class Queues:
 
             async def query(view: Shown) -> list[Content | None]:
                 return await read_contents(
-                    view, [ids[i] for i in cold], [offsets[i] for i in cold], self._cache
+                    view,
+                    [ids[i] for i in cold],
+                    [offsets[i] for i in cold],
+                    self._cache,
+                    self._payloads,
                 )
 
             for i, content in zip(cold, await self._committer.read(query), strict=True):
@@ -478,11 +488,22 @@ class Queues:
     def reopened(self) -> None:
         """Whatever memory knew is gone: everybody who waits looks again."""
         self._fresh.clear()
+        self._payloads.clear()
         for name in self._turns.waiting():
             self._turns.stir(name)
 
     def finished(self, error: PenstockError) -> None:
         self._turns.end(error)
+
+
+def _is_small(items: Sequence[Item]) -> bool:
+    """Whether it is one commit, without objects."""
+    sizes = [len(item.payload) for item in items]
+    return (
+        bool(sizes)
+        and max(sizes) <= INLINE_BYTES
+        and sum(sizes) + _MESSAGE_BYTES * len(sizes) <= PART_BYTES
+    )
 
 
 def _shrunk(item: Item) -> Item:

@@ -14,6 +14,8 @@ Not here     Which header names users may publish, when a message expires (queue
 
 from __future__ import annotations
 
+import struct
+
 import msgspec
 
 from penstock.codec.scalars import (
@@ -81,7 +83,13 @@ def _encode_tail(to: str | None, dedup_id: str | None) -> bytes:
     return b"".join(parts)
 
 
+_FIXED = struct.Struct("<QqqqIB")
+
+
 def decode_metadata(data: bytes) -> Metadata:
+    if len(data) == _FIXED.size and not data[-1]:
+        # No headers and no tail, as most are: a fifth of the time.
+        return Metadata(*_FIXED.unpack(data)[:5])
     reader = Reader(data, "metadata record")
     message_id = reader.u64("message id")
     created_at_ms = reader.i64("created at")

@@ -133,7 +133,7 @@ async def take(draft: Draft, change: Change, count: int) -> Entries:
     lines = change.lines[PageKind.AVAILABLE]
     parts: list[Entries] = []
     wanted = count
-    for i in np.flatnonzero(lines["first_visible_ms"] <= now_ms).tolist():
+    for i in np.flatnonzero(lines["first_visible_ms"] <= now_ms):
         if not wanted:
             break
         number, priority = int(lines["page"][i]), int(lines["priority"][i])

@@ -7,8 +7,8 @@ Contract     `read_contents` gives one `Content` per message, or None where its 
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections import deque
+from bisect import bisect_left, bisect_right, insort
+from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 
 import msgspec
@@ -36,6 +36,7 @@ from penstock.store.port import Store
 
 #: What was published lately is kept up to this size.
 FRESH_BYTES = 32 << 20
+PAYLOADS_BYTES = 32 << 20
 _OVERHEAD = 400
 
 
@@ -102,17 +103,51 @@ class Fresh:
         self._bytes = 0
 
 
+class Payloads:
+    """Payload records that were read lately, by any id they hold. What a message held does not
+    change, and nobody asks for one that is gone: nothing has to be forgotten but all of it."""
+
+    def __init__(self, bytes_max: int = PAYLOADS_BYTES) -> None:
+        self._bytes_max = bytes_max
+        self._records: OrderedDict[int, tuple[Payload, int]] = OrderedDict()
+        self._firsts: list[int] = []
+        self._bytes = 0
+
+    def find(self, number: int) -> bytes | str | None:
+        at = bisect_right(self._firsts, number) - 1
+        if at < 0:
+            return None
+        first = self._firsts[at]
+        self._records.move_to_end(first)
+        return _part(self._records[first][0], number - first)
+
+    def keep(self, first: int, record: Payload, size: int) -> None:
+        if first in self._records or size > self._bytes_max // 4:
+            return
+        self._records[first] = record, size
+        insort(self._firsts, first)
+        self._bytes += size
+        while self._bytes > self._bytes_max:
+            gone, (_, size) = self._records.popitem(last=False)
+            del self._firsts[bisect_left(self._firsts, gone)]
+            self._bytes -= size
+
+    def clear(self) -> None:
+        self._records.clear()
+        self._firsts.clear()
+        self._bytes = 0
+
+
 async def read_contents(
     view: View,
     ids: Sequence[int],
     offsets: Sequence[int],
     cache: NodeCache | None = None,
-    *,
-    payloads: bool = True,
+    payloads: Payloads | None = None,
 ) -> list[Content | None]:
-    """In the order that is given; `payloads` False leaves them unread."""
+    """In the order that is given."""
     metadata = await read_metadata(view, offsets, cache)
-    payload_of = await _read_payloads(view.store, sorted(set(ids))) if payloads else {}
+    payload_of = await _read_payloads(view.store, sorted(set(ids)), payloads or Payloads())
     found: list[Content | None] = []
     for message_id, offset in zip(ids, offsets, strict=True):
         about = metadata.get(offset)
@@ -120,7 +155,7 @@ async def read_contents(
             found.append(None)
             continue
         payload = payload_of.get(message_id)
-        if payload is None and payloads:
+        if payload is None:
             found.append(None)
             continue
         uri = payload if isinstance(payload, str) else None
@@ -154,18 +189,23 @@ def _runs(numbers: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
     return [(int(numbers[a]), int(numbers[b - 1]) + 1) for a, b in zip(starts, stops, strict=True)]
 
 
-async def _read_payloads(store: Store, ids: Sequence[int]) -> dict[int, bytes | str]:
+async def _read_payloads(
+    store: Store, ids: Sequence[int], cache: Payloads
+) -> dict[int, bytes | str]:
     """Bytes, or a URI, of those that are there; ids rise."""
     found: dict[int, bytes | str] = {}
     first, record = -1, None
     for number in ids:
         payload = _part(record, number - first) if record is not None else None
         if payload is None:
+            payload = cache.find(number)
+        if payload is None:
             row = await store.floor(payload_key(number), low=prefix(KeyType.PAYLOAD))
             if row is None:
                 continue
             reader = open_key(row[0], KeyType.PAYLOAD)
             first, record = reader.u64_key("message id"), decode_payload(row[1])
+            cache.keep(first, record, len(row[1]))
             payload = _part(record, number - first)
         if payload is not None:
             found[number] = payload

@@ -108,20 +108,28 @@ def _renamed(
 def _ordered(kind: PageKind, entries: Entries, new: int) -> Entries:
     """In order; nearly always what is new belongs to the end."""
     if kind is PageKind.AVAILABLE:
-        visible, ids = entries["visible_at_ms"], entries["message_id"]
-        begin = max(len(entries) - new - 1, 0)
-        later, same = np.diff(visible[begin:]), None
-        if (later < 0).any():
-            same = False
-        elif (later == 0).any():
-            same = bool((ids[begin + 1 :][later == 0] > ids[begin:-1][later == 0]).all())
-        if same is False:
-            entries = entries[np.lexsort((ids, visible))]
+        if not is_in_order(entries[max(len(entries) - new - 1, 0) :]):
+            entries = in_order(entries)
     elif kind is PageKind.IN_FLIGHT:
         leases = entries["lease_number"]
         if (leases[1:] < leases[:-1]).any():
             entries = entries[np.argsort(leases)]
     return entries
+
+
+def is_in_order(entries: Entries) -> bool:
+    """Whether available messages stand in the order in which they are claimed."""
+    visible, ids = entries["visible_at_ms"], entries["message_id"]
+    if (visible[1:] > visible[:-1]).all():
+        return True
+    same = visible[1:] == visible[:-1]
+    return bool((visible[1:] >= visible[:-1]).all() and (ids[1:][same] > ids[:-1][same]).all())
+
+
+def in_order(entries: Entries) -> Entries:
+    if is_in_order(entries):
+        return entries
+    return entries[np.lexsort((entries["message_id"], entries["visible_at_ms"]))]
 
 
 def line_of(page: Page) -> Entries:

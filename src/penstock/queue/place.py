@@ -13,16 +13,20 @@ import numpy.typing as npt
 
 from penstock.codec.queueoperation import Delta, PageKind
 from penstock.codec.queuestate import Entries
-from penstock.queue.page import PAGE_ENTRIES, applied
+from penstock.queue.page import PAGE_ENTRIES, applied, in_order
 from penstock.queue.state import Change
 
 
 async def insert(change: Change, entries: Entries) -> None:
+    if not len(entries):
+        return
     priorities = entries["priority"]
+    first = int(priorities[0])
+    if (priorities == first).all():  # nearly always
+        await _insert(change, first, in_order(entries))
+        return
     for priority in np.unique(priorities).tolist():
-        part = entries[priorities == priority]
-        part = part[np.lexsort((part["message_id"], part["visible_at_ms"]))]
-        await _insert(change, priority, part)
+        await _insert(change, priority, in_order(entries[priorities == priority]))
 
 
 async def _insert(change: Change, priority: int, entries: Entries) -> None:
@@ -32,7 +36,11 @@ async def _insert(change: Change, priority: int, entries: Entries) -> None:
     if not len(lines):
         _make_pages(change, priority, entries)
         return
-    places = _places(lines, entries)
+    last, head = lines[-1], entries[0]
+    if (head["visible_at_ms"], head["message_id"]) >= (last["first_visible_ms"], last["first_id"]):
+        places = np.full(len(entries), len(lines) - 1)  # nearly always
+    else:
+        places = _places(lines, entries)
     for place in np.unique(places).tolist():
         group = entries[places == place]
         number = int(lines["page"][place])

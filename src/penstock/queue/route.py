@@ -30,7 +30,7 @@ from penstock.log.read import read_nodes
 from penstock.log.state import LogState, state_key
 from penstock.queue.allqueues import AllQueues, load_all_queues
 from penstock.queue.draft import Draft, draft_step
-from penstock.queue.filter import Rows, header_priorities
+from penstock.queue.filter import DEFAULT_PRIORITY, PRIORITY_HEADER, Rows, header_priorities
 from penstock.queue.item import Item
 from penstock.queue.place import insert
 from penstock.queue.state import Change, load_queue_by_id
@@ -132,7 +132,12 @@ class Batch:
         if expression is not None:
             return expression.column(self.rows)
         if self._default is None:
-            self._default = header_priorities(self.rows)
+            some = any(PRIORITY_HEADER in headers for headers in self.rows.headers)
+            self._default = (
+                header_priorities(self.rows)
+                if some
+                else np.full(len(self.rows), DEFAULT_PRIORITY, np.uint8)
+            )
         return self._default
 
 
