@@ -30,7 +30,7 @@ from penstock.clock import Clock
 from penstock.codec.attempts import Attempt
 from penstock.codec.keys import Kind, secret_key
 from penstock.codec.queueoperation import PageKind
-from penstock.codec.queuestate import AVAILABLE, Entries
+from penstock.codec.queuestate import AVAILABLE, IN_FLIGHT, Entries
 from penstock.codec.scalars import NEVER_MS
 from penstock.errors import CorruptError, InvalidError, PenstockError
 from penstock.log.cache import NodeCache
@@ -72,6 +72,7 @@ PART_BYTES = 4 << 20
 #: What a message costs besides its payload, in parts of a batch.
 _MESSAGE_BYTES = 200
 PEEK_MAX = 10_000
+NONE = np.zeros(0, IN_FLIGHT)
 
 
 class Queues:
@@ -203,7 +204,9 @@ class Queues:
         claimed: list[Claimed] = []
 
         async def ask() -> int:
-            (found,) = await self._committer.submit(step())
+            found = Claimed(0, NONE, more=True)
+            while found.more:
+                (found,) = await self._committer.submit(step())
             claimed[:] = [found]
             self._due_ms[name] = found.next_ms
             return len(found.entries)

@@ -40,6 +40,8 @@ from penstock.queue.state import Change, next_ms
 CLAIM_MAX = 10_000
 #: Pages with ended leases that a request clears on its way; the others wait for the next one.
 ENDED_PAGES = 16
+#: Pages with nothing but expired messages that one claim clears.
+TAKE_PAGES = 64
 #: Attempts that are remembered of a message, the newest ones.
 HISTORY_MAX = 1000
 CONSUMER_BYTES_MAX = 255
@@ -51,7 +53,7 @@ Truths = npt.NDArray[np.bool_]
 class Claimed(msgspec.Struct, frozen=True, eq=False):
     queue: int  # its incarnation, for receipts
     entries: Entries  # of IN_FLIGHT
-    paused: bool = False
+    more: bool = False  # nothing was found yet, but not everything was looked at: ask again
     next_ms: int = NEVER_MS  # when something may become claimable
 
 
@@ -76,13 +78,11 @@ def claim_step(name: LogName, count: int, *, consumer: str, lease_ms: int | None
     async def body(draft: Draft) -> Claimed:
         change = await draft.queue(name)
         await end_leases(draft, change)
-        settings = change.settings
         deadline_ms = draft.now_ms + _lease_ms(change, lease_ms)
-        if settings.paused or not count:
-            entries = np.zeros(0, IN_FLIGHT)
-        else:
-            entries = await _claim(draft, change, min(count, CLAIM_MAX), consumer, deadline_ms)
-        return Claimed(change.before.id, entries, settings.paused, next_ms(change.lines))
+        wanted = 0 if change.settings.paused else min(count, CLAIM_MAX)
+        taken, more = await take(draft, change, wanted)
+        entries = await _lease(draft, change, taken, consumer, deadline_ms)
+        return Claimed(change.before.id, entries, more, next_ms(change.lines))
 
     return draft_step(body)
 
@@ -99,10 +99,9 @@ def _lease_ms(change: Change, wanted_ms: int | None) -> int:
     return wanted_ms
 
 
-async def _claim(
-    draft: Draft, change: Change, count: int, consumer: str, deadline_ms: int
+async def _lease(
+    draft: Draft, change: Change, taken: Entries, consumer: str, deadline_ms: int
 ) -> Entries:
-    taken = await take(draft, change, count)
     if not len(taken):
         return np.zeros(0, IN_FLIGHT)
     first = change.head.next_lease
@@ -127,15 +126,18 @@ async def _put_in_flight(change: Change, entries: Entries) -> None:
         change.do(PageKind.IN_FLIGHT, number, put=entries[pages == number])
 
 
-async def take(draft: Draft, change: Change, count: int) -> Entries:
-    """Remove the next messages from the available ones; what expired leaves on the way."""
+async def take(draft: Draft, change: Change, count: int) -> tuple[Entries, bool]:
+    """Remove the next messages from the available ones; what expired leaves on the way. -> also
+    whether the search ended early, with nothing but expired ones"""
     now_ms = draft.now_ms
     lines = change.lines[PageKind.AVAILABLE]
     parts: list[Entries] = []
     wanted = count
-    for i in np.flatnonzero(lines["first_visible_ms"] <= now_ms):
+    for looked, i in enumerate(np.flatnonzero(lines["first_visible_ms"] <= now_ms)):
         if not wanted:
             break
+        if looked >= TAKE_PAGES and wanted == count:
+            return np.zeros(0, AVAILABLE), True
         number, priority = int(lines["page"][i]), int(lines["priority"][i])
         page = await change.page(PageKind.AVAILABLE, number, priority)
         visible = page.entries[: np.searchsorted(page.entries["visible_at_ms"], now_ms, "right")]
@@ -146,7 +148,7 @@ async def take(draft: Draft, change: Change, count: int) -> Entries:
         await drop(draft, change, _without(visible[:end], living))
         parts.append(visible[living])
         wanted -= len(living)
-    return np.concatenate([np.zeros(0, AVAILABLE), *parts])
+    return np.concatenate([np.zeros(0, AVAILABLE), *parts]), False
 
 
 def _without(entries: Entries, indices: npt.NDArray[np.intp]) -> Entries:
