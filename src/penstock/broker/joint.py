@@ -18,37 +18,41 @@ from penstock.log.append import append_step
 from penstock.log.batch import NODE_BYTES, NODE_ENTRIES
 from penstock.log.catalogue import LogName
 from penstock.log.decision import Decision, Now, Step, View
-from penstock.log.joint import join_bodies
+from penstock.log.joint import Lone, join_parts
+
+#: What an entry takes of a node besides its bytes.
+_TABLES = 16
 
 
 class Joint:
     def __init__(self, name: LogName) -> None:
         self._name = name
-        self._bodies: list[Body] = []
-        self._writers: list[tuple[asyncio.Future[range], int]] = []  # and how many come before
+        self._parts: list[Body | Lone] = []
+        #: Who waits, how many entries come before his, and how many are his.
+        self._writers: list[tuple[asyncio.Future[range], int, int]] = []
         self._bytes = 0
         self._entries = 0
         self._decided = False
 
-    def takes(self, body: Body) -> bool:
+    def takes(self, count: int, size: int) -> bool:
         return (
             not self._decided
-            and self._entries + body.count <= NODE_ENTRIES
-            and self._bytes + body.raw_bytes <= NODE_BYTES
+            and self._entries + count <= NODE_ENTRIES
+            and self._bytes + size <= NODE_BYTES
         )
 
-    def add(self, body: Body, writer: asyncio.Future[range]) -> None:
-        self._writers.append((writer, self._entries))
-        self._bodies.append(body)
-        self._entries += body.count
-        self._bytes += body.raw_bytes
+    def add(self, part: Body | Lone, count: int, size: int, writer: asyncio.Future[range]) -> None:
+        self._writers.append((writer, self._entries, count))
+        self._parts.append(part)
+        self._entries += count
+        self._bytes += size
 
     def step(self) -> Step:
         load = append_step(self._name, ()).load
 
         def decide(view: View, now: Now) -> Decision:
             self._decided = True
-            return append_step(self._name, [join_bodies(self._bodies)]).decide(view, now)
+            return append_step(self._name, [join_parts(self._parts)]).decide(view, now)
 
         return Step(decide, load, size=NODE_BYTES // 4)
 
@@ -56,11 +60,11 @@ class Joint:
         """Everybody hears of his own part; who gave up does not take the others along."""
         self._decided = True
         error = asyncio.CancelledError() if reply.cancelled() else reply.exception()
-        for (writer, at), body in zip(self._writers, self._bodies, strict=True):
+        for writer, at, count in self._writers:
             if writer.done():
                 continue
             if error is None:
-                writer.set_result(reply.result()[0][at : at + body.count])
+                writer.set_result(reply.result()[0][at : at + count])
             elif isinstance(error, asyncio.CancelledError):
                 writer.cancel()
             else:
@@ -74,15 +78,24 @@ class Joints:
 
     def write(self, name: LogName, body: Body) -> asyncio.Future[range]:
         """The place in the order is taken at once."""
+        return self._add(name, body, body.count, body.raw_bytes)
+
+    def post(self, name: LogName, tag: bytes, data: bytes) -> asyncio.Future[range]:
+        """The same for one small entry (`may_post`)."""
+        return self._add(name, (tag, data), 1, len(tag) + len(data) + _TABLES)
+
+    def _add(
+        self, name: LogName, part: Body | Lone, count: int, size: int
+    ) -> asyncio.Future[range]:
         joint = self._open.get(name)
-        if joint is None or not joint.takes(body):
+        if joint is None or not joint.takes(count, size):
             joint = Joint(name)
             self._committer.request(joint.step()).add_done_callback(
                 partial(self._answer, name, joint)
             )
             self._open[name] = joint
         writer = asyncio.get_running_loop().create_future()
-        joint.add(body, writer)
+        joint.add(part, count, size, writer)
         return writer
 
     def close(self, name: LogName) -> None:

@@ -64,9 +64,9 @@ class Streams(GroupRequests):
 
     # -- writes
 
-    def post(self, name: LogName, body: Body) -> asyncio.Future[range]:
-        """A small plain write without a task of its own: for doors that answer by callback."""
-        return self._joints.write(name, body)
+    def post(self, name: LogName, tag: bytes, data: bytes) -> asyncio.Future[range]:
+        """One small entry without a task of its own: for doors that answer by callback."""
+        return self._joints.post(name, tag, data)
 
     async def write(
         self,

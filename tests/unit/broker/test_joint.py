@@ -11,7 +11,7 @@ from penstock.codec.node import Body, decode_node, node_value
 from penstock.errors import UnavailableError
 from penstock.log.batch import build_bodies
 from penstock.log.catalogue import stream_name
-from penstock.log.joint import JOIN_BYTES, JOIN_ENTRIES, join_bodies, may_join
+from penstock.log.joint import JOIN_BYTES, JOIN_ENTRIES, Lone, join_parts, may_join
 from penstock.log.read import messages
 from penstock.store.memory import Fault, Lose, Stall
 from unit.broker.driver import BrokerWorld
@@ -35,8 +35,11 @@ def test_joined_bodies_hold_the_same_entries_in_the_same_order() -> None:
     ]
     bodies = [body for entries in lists for body in build_bodies(entries)]
     alone = [entry for body in bodies for entry in decoded(body)]
-    assert decoded(join_bodies(bodies)) == alone
-    assert join_bodies(bodies[:1]) is bodies[0]
+    assert decoded(join_parts(bodies)) == alone
+    lone: list[Body | Lone] = [(b"t", b"1"), *bodies, (b"", b"2")]
+    assert decoded(join_parts(lone)) == [("t", b"1", None), *alone, ("", b"2", None)]
+    assert decoded(join_parts(lone[:1])) == [("t", b"1", None)]
+    assert join_parts(bodies[:1]) is bodies[0]
 
 
 def test_large_and_compressed_bodies_stay_alone() -> None:

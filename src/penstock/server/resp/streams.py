@@ -11,12 +11,11 @@ Not here     the words of a command (grammar.py), order and waiting (connection.
 from __future__ import annotations
 
 import asyncio
-import struct
 from typing import assert_never
 
 from penstock.broker.answers import FoundNodes, StreamInfo
 from penstock.broker.streams import Streams
-from penstock.codec.node import Body, Column, Node, build_body
+from penstock.codec.node import Body, Node
 from penstock.codec.resp import (
     NULL,
     Reply,
@@ -27,7 +26,8 @@ from penstock.codec.resp import (
     encode_full_entries,
 )
 from penstock.errors import InvalidError
-from penstock.log.batch import TAG_BYTES_MAX, build_columns, is_large
+from penstock.log.batch import build_columns
+from penstock.log.joint import join_parts, may_post
 from penstock.log.read import Message
 from penstock.server.resp.grammar import (
     Ack,
@@ -132,31 +132,17 @@ async def _run_small(
 def _bodies(request: Write) -> list[Body]:
     if request.simple:
         tag, data = request.tags[0], request.data[0]
-        if len(tag) <= TAG_BYTES_MAX and not is_large(1, len(tag) + len(data)):
-            return [_lone_body(tag, data)]
+        if may_post(tag, data):
+            return [join_parts([(tag, data)])]
     # Most entries have no tag, and a column of nothing is no column.
     tags = request.tags if any(request.tags) else None
     return build_columns(request.data, tags=tags, metas=request.metas)
 
 
-_TABLE = struct.Struct("<II")
-
-
-def _column(item: bytes) -> Column:
-    return _TABLE.pack(0, len(item)), item
-
-
 def post(request: Write, streams: Streams) -> asyncio.Future[range] | None:
     """Begin a lone, small write; None where it needs more than that."""
     tag, data = request.tags[0], request.data[0]
-    if len(tag) > TAG_BYTES_MAX or is_large(1, len(tag) + len(data)):
-        return None
-    return streams.post(request.name, _lone_body(tag, data))
-
-
-def _lone_body(tag: bytes, data: bytes) -> Body:
-    """The columns of one entry without the price of arrays."""
-    return build_body(1, _column(data), tags=_column(tag) if tag else None)
+    return streams.post(request.name, tag, data) if may_post(tag, data) else None
 
 
 async def _write(request: Write, streams: Streams) -> bytes:
