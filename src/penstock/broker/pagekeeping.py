@@ -33,11 +33,14 @@ class PageKeeping:
 
     async def _write_pages(self, committer: Committer, what: StateKey) -> None:
         tail = committer.tail
-        while not tail.short and (owner := tail.oldest()) is not None:
-            tail.flushed(owner, await _flush(committer, owner))
-        while numbers := tail.unneeded():
-            await committer.submit(trim_step(numbers))
-            tail.trimmed(numbers)
+        while not tail.short:
+            owner = tail.oldest()
+            if owner is not None:
+                tail.flushed(owner, await _flush(committer, owner))
+            # At once: the tail is as long as its records, and they came meanwhile, too.
+            while numbers := tail.unneeded():
+                await committer.submit(trim_step(numbers))
+                tail.trimmed(numbers)
 
 
 async def _flush(committer: Committer, owner: Owner) -> int | None:

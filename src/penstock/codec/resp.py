@@ -119,26 +119,30 @@ def _is_suspicious(chunk: bytes) -> bool:
 
 
 #: Requests up to this size that come alone, as most do, are cut at their line ends.
-_SMALL_BYTES = 2048
-_SMALL_HEADS = [b"$%d" % size for size in range(_SMALL_BYTES)]
-_SMALL_COUNTS = {b"*%d" % count: count for count in range(1, 65)}
+_ALONE_BYTES = 64 << 10
+_ALONE_COUNTS = {b"*%d" % count: count for count in range(1, 1025)}
+_ALONE_HEADS = [b"$%d" % size for size in range(4096)]
 
 
 def _one_request(data: bytes, limits: Limits) -> list[bytes] | None:
     """The one request that these bytes are, if they are just that and nothing in it looks like a
     line end. A third of the price of walking through it."""
-    if len(data) >= _SMALL_BYTES or limits.arguments < len(_SMALL_COUNTS):
+    if len(data) > _ALONE_BYTES or limits.arguments < len(_ALONE_COUNTS):
         return None
-    if limits.bulk_bytes < _SMALL_BYTES or limits.frame_bytes < _SMALL_BYTES:
+    if limits.bulk_bytes < _ALONE_BYTES or limits.frame_bytes < _ALONE_BYTES:
+        return None
+    if not data.endswith(CRLF):
         return None
     lines = data.split(CRLF)
-    count = _SMALL_COUNTS.get(lines[0])
-    if count is None or len(lines) != 2 * count + 2 or lines[-1]:
+    count = _ALONE_COUNTS.get(lines[0])
+    if count is None or len(lines) != 2 * count + 2:
         return None
     arguments = lines[2:-1:2]
-    if [_SMALL_HEADS[len(argument)] for argument in arguments] != lines[1:-1:2]:
+    try:
+        heads = [_ALONE_HEADS[len(argument)] for argument in arguments]
+    except IndexError:
         return None
-    return arguments
+    return arguments if heads == lines[1:-1:2] else None
 
 
 class Parser:

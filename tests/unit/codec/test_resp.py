@@ -86,7 +86,11 @@ def test_hiredis_is_used_for_long_arrays(monkeypatch: pytest.MonkeyPatch) -> Non
             super().__init__()
 
     monkeypatch.setattr(hiredis, "Reader", Reader)
+    # A request that comes as a whole is cut at its line ends, unless a payload has some.
     assert parse(frame(*LONG)) == ([LONG], None)
+    assert not made
+    tricky = [*LONG, b"\r\n"]
+    assert parse(frame(*tricky)) == ([tricky], None)
     assert made
     made.clear()
     assert parse(frame(b"PING")) == ([[b"PING"]], None)
