@@ -29,7 +29,7 @@ from penstock.broker.turns import Turns
 from penstock.clock import Clock
 from penstock.codec.attempts import Attempt
 from penstock.codec.keys import Kind, secret_key
-from penstock.codec.queueoperation import PageKind
+from penstock.codec.queueoperation import PageKind, join
 from penstock.codec.queuestate import AVAILABLE, IN_FLIGHT, Entries
 from penstock.codec.scalars import NEVER_MS
 from penstock.errors import CorruptError, InvalidError, PenstockError
@@ -545,4 +545,4 @@ async def _next(view: Shown, state: QueueState, count: int) -> Entries:
         living = seen[seen["retention_deadline_ms"] >= view.now_ms][:count]
         parts.append(living)
         count -= len(living)
-    return np.concatenate([np.zeros(0, AVAILABLE), *parts])
+    return join(AVAILABLE, parts)

@@ -59,6 +59,10 @@ def empty_page(number: int) -> TakenPage:
 
 
 def touched(operation: TakenOperation) -> list[int]:
+    lists = [keys for keys in (operation.taken, operation.released, operation.gone) if len(keys)]
+    if len(lists) == 1 and int(lists[0][-1]) - int(lists[0][0]) < PAGE_SLOTS:
+        # Nearly always neighbours, on one page or two.
+        return sorted({int(lists[0][0]) // PAGE_SLOTS, int(lists[0][-1]) // PAGE_SLOTS})
     keys = np.concatenate((operation.taken, operation.released, operation.gone))
     found: list[int] = np.unique(keys // np.uint64(PAGE_SLOTS)).tolist()
     return found

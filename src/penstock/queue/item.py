@@ -55,6 +55,7 @@ class PreparedBatch:
     def __init__(self, items: Sequence[Item]) -> None:
         self.items = items
         self.tails = [_tail(i, item) for i, item in enumerate(items)]
+        self.spills = any(item.spilled is not None for item in items)
         self.size = sum(len(item.payload) for item in items) + sum(map(len, self.tails))
 
     def __len__(self) -> int:

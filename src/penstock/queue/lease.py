@@ -24,7 +24,7 @@ import xxhash
 
 from penstock.codec.attempts import Attempt, Ending, decode_attempts, encode_attempts
 from penstock.codec.keys import attempts_key
-from penstock.codec.queueoperation import PageKind
+from penstock.codec.queueoperation import PageKind, join
 from penstock.codec.queuestate import AVAILABLE, DONE, FAILED, HISTORY, IN_FLIGHT, Entries
 from penstock.codec.scalars import NEVER_MS, U16_MAX
 from penstock.errors import InvalidError
@@ -148,7 +148,7 @@ async def take(draft: Draft, change: Change, count: int) -> tuple[Entries, bool]
         await drop(draft, change, _without(visible[:end], living))
         parts.append(visible[living])
         wanted -= len(living)
-    return np.concatenate([np.zeros(0, AVAILABLE), *parts]), False
+    return join(AVAILABLE, parts), False
 
 
 def _without(entries: Entries, indices: npt.NDArray[np.intp]) -> Entries:
@@ -278,7 +278,7 @@ async def _find(
         good[1:] &= numbers[here][1:] != numbers[here][:-1]
         truths[here[good]] = True
         parts.append(page.entries[at[good]])
-    return change, np.concatenate([np.zeros(0, IN_FLIGHT), *parts]), truths.tolist()
+    return change, join(IN_FLIGHT, parts), truths.tolist()
 
 
 async def _names(change: Change, entries: Entries) -> list[str]:

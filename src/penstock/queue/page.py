@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.codec.queueoperation import FORMS, KEY_FIELD, LINES, Delta, Keys, PageKind
+from penstock.codec.queueoperation import FORMS, KEY_FIELD, LINES, Delta, Keys, PageKind, join
 from penstock.codec.queuestate import (
     ActiveBucket,
     Entries,
@@ -82,7 +82,7 @@ def applied(page: Page, delta: Delta, consumers: tuple[str, ...], sequence: int)
         if page.kind is PageKind.IN_FLIGHT:
             entries = entries[~is_in(entries["lease_number"], np.sort(put["lease_number"]))]
             put, names = _renamed(put, consumers, names)
-        entries = np.concatenate((entries, put)) if len(entries) else put
+        entries = join(FORMS[page.kind], (entries, put)) if len(entries) else put
         entries = _ordered(page.kind, entries, len(put))
     if not len(entries):
         names = ()

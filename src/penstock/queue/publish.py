@@ -72,8 +72,13 @@ def publish_step(batch: PreparedBatch, *, dedup_ms: int = DEDUP_MS) -> Step:
 
 async def _take_ids(draft: Draft, batch: PreparedBatch, chosen: Sequence[int]) -> list[int]:
     """New ids in order; a spilled payload has its own already."""
-    fresh = [i for i in chosen if batch.items[i].spilled is None]
     await load_ids(draft.view, Ids.MESSAGE)
+    if not batch.spills:
+        ids, rows, states = take_ids(draft.view, Ids.MESSAGE, len(chosen))
+        draft.rows |= rows
+        draft.states |= states
+        return list(ids)
+    fresh = [i for i in chosen if batch.items[i].spilled is None]
     numbers: dict[int, int] = {}
     if fresh:
         ids, rows, states = take_ids(draft.view, Ids.MESSAGE, len(fresh))

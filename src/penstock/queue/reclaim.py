@@ -16,7 +16,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from penstock.codec.keys import KeyType, open_key, page_key, payload_key, prefix
+from penstock.codec.keys import KeyType, open_key, page_key, payload_key, prefix, prefix_end
 from penstock.codec.payload import (
     PayloadBlock,
     UriPayload,
@@ -26,6 +26,7 @@ from penstock.codec.payload import (
     payload_of,
 )
 from penstock.codec.queueoperation import Keys
+from penstock.codec.scalars import U64_MAX
 from penstock.codec.taken import DEAD, GONE, PAGE_SLOTS
 from penstock.log.cache import NodeCache
 from penstock.log.decision import Step, View
@@ -56,23 +57,36 @@ async def plan_reclaim(
     ids = {about.message_id: offset for offset, about in metadata.items()}
     rows: Rows = {}
     objects: list[int] = []
-    end = -1
+    end = 0
     for number in sorted(ids):
         if number < end:
-            continue  # in the block that was just looked at
+            continue  # in the block that was just looked at, or gone with an earlier one
         row = await view.store.floor(payload_key(number), low=prefix(KeyType.PAYLOAD))
-        if row is None:
+        first, payload = (0, None) if row is None else (_id_of(row[0]), decode_payload(row[1]))
+        count = payload.count if isinstance(payload, PayloadBlock) else 1
+        if row is None or payload is None or first + count <= number:
+            end = await _next_id(view, number)
             continue
-        first = open_key(row[0], KeyType.PAYLOAD).u64_key("message id")
-        payload = decode_payload(row[1])
+        end = first + count
         if isinstance(payload, PayloadBlock):
-            end = first + payload.count
             rows |= await _without_dead(view, log_id, first, payload, ids, number)
-        elif first == number:
-            rows[row[0]] = None
-            if isinstance(payload, UriPayload) and (spilled := spilled_id(payload.uri)):
-                objects.append(spilled)
+            continue
+        rows[row[0]] = None
+        if isinstance(payload, UriPayload) and (spilled := spilled_id(payload.uri)):
+            objects.append(spilled)
     return Plan(offsets, rows, objects)
+
+
+def _id_of(key: bytes) -> int:
+    return open_key(key, KeyType.PAYLOAD).u64_key("message id")
+
+
+async def _next_id(view: View, number: int) -> int:
+    """The first id above this that has a record of its own."""
+    end = prefix_end(prefix(KeyType.PAYLOAD))
+    async for rows in view.store.scan(payload_key(number), end, batch_rows=1):
+        return _id_of(rows[0][0])
+    return U64_MAX
 
 
 async def _without_dead(
@@ -80,8 +94,6 @@ async def _without_dead(
 ) -> Rows:
     """The rows of a block once these ids are dead. Ids and offsets of a block are neighbours, so
     one of them tells where the others are."""
-    if known >= first + block.count:
-        return {}
     offset = ids[known] - (known - first)
     alive: list[int] = []
     for i in range(block.count):

@@ -39,6 +39,7 @@ from penstock.codec.queueoperation import (
     decode_head_row,
     decode_queue_operation,
     encode_queue_operation,
+    join,
 )
 from penstock.codec.queuestate import Entries
 from penstock.codec.scalars import NEVER_MS, encode_u64_key
@@ -249,7 +250,7 @@ def _replaced(kind: PageKind, lines: Entries, pages: list[Page]) -> Entries:
             return lines
     numbers = np.array([page.number for page in pages], np.uint64)
     kept = lines[~np.isin(lines["page"], numbers)]
-    return _sorted(kind, np.concatenate([kept, *map(line_of, pages)]))
+    return _sorted(kind, join(LINES[kind], [kept, *map(line_of, pages)]))
 
 
 def _stays(kind: PageKind, lines: Entries, at: int, line: Entries) -> bool:

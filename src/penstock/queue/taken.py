@@ -109,6 +109,7 @@ class Taken:
         self._head = TakenHead(0)
         self._pages: dict[int, TakenPage] = {}
         self._operation = TakenOperation()
+        self._some = False  # something is in it
         self.timers: list[Timer] = []
 
     async def take(self, log_id: int, offsets: Keys, counts: Keys) -> None:
@@ -143,7 +144,8 @@ class Taken:
             self._pages[number] = applied(page, operation, page.sequence)
             if len(operation.released) and (self._pages[number].slots == DEAD).any():
                 self.timers.append(reclaim_due(number, self._view.now_ms + RECLAIM_MS))
-        self._operation = _merged(self._operation, operation)
+        self._operation = _merged(self._operation, operation) if self._some else operation
+        self._some = True
 
     def finish(self) -> tuple[tuple[Operation, ...], States]:
         if self._log_id is None:

@@ -28,12 +28,12 @@ from penstock.codec.queueoperation import (
     PageKind,
     QueueHead,
     QueueOperation,
-    concatenate,
     decode_head_row,
     decode_queue_operation,
     encode_head_row,
     encode_queue_operation,
     encode_runs,
+    join,
     read_runs,
 )
 from penstock.codec.queuestate import Entries
@@ -355,8 +355,8 @@ def test_a_head_row_that_does_not_fit_is_refused(sequence: int, name: str) -> No
 
 def test_parts_are_put_together_also_where_there_are_none() -> None:
     for kind in PageKind:
-        assert concatenate(kind, []).dtype == FORMS[kind]
+        assert join(FORMS[kind], []).dtype == FORMS[kind]
         parts = [np.zeros(1, FORMS[kind]), np.ones(1, FORMS[kind])]
-        together = concatenate(kind, parts)
+        together = join(FORMS[kind], parts)
         assert together.dtype == FORMS[kind]
         assert together.tolist() == parts[0].tolist() + parts[1].tolist()
