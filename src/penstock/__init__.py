@@ -3,7 +3,9 @@
 __version__ = "0.1.0"  # before the imports: some of them show it
 
 from penstock import aio
+from penstock.client.blockingqueue import ClaimedMessage, Consumer, Queue
 from penstock.client.database import Database, Group, Stream, open
+from penstock.client.publish import URI, Publish
 from penstock.errors import (
     ConflictError,
     CorruptError,
@@ -14,9 +16,14 @@ from penstock.errors import (
     UnavailableError,
 )
 from penstock.log.read import Message
+from penstock.queue.backoff import Backoff
 
 __all__ = [
+    "URI",
+    "Backoff",
+    "ClaimedMessage",
     "ConflictError",
+    "Consumer",
     "CorruptError",
     "Database",
     "FencedError",
@@ -25,6 +32,8 @@ __all__ = [
     "Message",
     "NotFoundError",
     "PenstockError",
+    "Publish",
+    "Queue",
     "Stream",
     "UnavailableError",
     "aio",

@@ -9,10 +9,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.client.api import AsyncDatabase, AsyncGroup, AsyncStream
+from penstock.client.queue import AsyncClaimedMessage, AsyncConsumer, AsyncQueue
 from penstock.client.session import DEADLINE_SECONDS, Serving, prepare
 from penstock.store.folder import Durability
 
-__all__ = ["AsyncDatabase", "AsyncGroup", "AsyncStream", "open"]
+__all__ = [
+    "AsyncClaimedMessage",
+    "AsyncConsumer",
+    "AsyncDatabase",
+    "AsyncGroup",
+    "AsyncQueue",
+    "AsyncStream",
+    "open",
+]
 
 
 async def open(  # the public name; the builtin is not used in this file

@@ -21,6 +21,7 @@ from penstock.cli.bench_log import LogResult
 from penstock.cli.bench_read import ReadResult
 from penstock.cli.demo import (
     DemoResult,
+    jobs_table,
     read_lines,
     result_table,
     share_table,
@@ -36,6 +37,7 @@ from penstock.cli.demo_entries import (
     encode_entry,
 )
 from penstock.cli.demo_entries import compare as compare_entries
+from penstock.cli.demo_jobs import JobsResult
 from penstock.cli.demo_share import ShareResult
 from penstock.cli.figures import disk_bytes, file_system, memory_bytes, percentile
 from penstock.cli.output import print_json
@@ -438,6 +440,29 @@ def test_processes_that_share_must_lose_nothing_and_leave_nothing() -> None:
     assert {"never delivered", "left pending", "7", "345 ms"} <= set(cells)
 
 
+def jobs(**broken: int) -> JobsResult:
+    return JobsResult(
+        workers=3,
+        kills=1,
+        published=100,
+        done=98,
+        failed=2,
+        lost=broken.get("lost", 0),
+        done_again=broken.get("done_again", 0),
+        too_often=broken.get("too_often", 0),
+        again=9,
+    )
+
+
+def test_jobs_must_be_done_or_failed_and_each_once() -> None:
+    assert jobs().kept
+    assert not jobs(lost=1).kept
+    assert not jobs(done_again=1).kept
+    assert not jobs(too_often=1).kept
+    cells = [str(cell) for column in jobs_table(jobs()).columns for cell in column.cells]
+    assert {"lost", "done twice", "too many attempts", "98", "9"} <= set(cells)
+
+
 def test_the_demo_table_names_every_count() -> None:
     result = DemoResult(
         kills=5,
@@ -445,6 +470,7 @@ def test_the_demo_table_names_every_count() -> None:
         kept=False,
         reopen_ms=[1.0, 12.0],
         share=shared(),
+        jobs=jobs(),
     )
     cells = [str(cell) for column in result_table(result).columns for cell in column.cells]
     assert {"lost", "reused offsets", "duplicated", "torn batches", "damaged"} <= set(cells)
@@ -455,7 +481,12 @@ def test_a_broken_promise_ends_the_demo_with_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = DemoResult(
-        kills=1, verdict=verdict([FIRST], {}), kept=False, reopen_ms=[1.0], share=shared()
+        kills=1,
+        verdict=verdict([FIRST], {}),
+        kept=False,
+        reopen_ms=[1.0],
+        share=shared(),
+        jobs=jobs(),
     )
     monkeypatch.setattr("penstock.cli.demo.run", lambda *_, **__: broken)
     assert run_main("demo", "--json") == 1
@@ -471,6 +502,7 @@ def test_the_demo_kills_real_writers_and_nothing_is_lost(tmp_path: Path) -> None
     assert result["kept"] is True
     assert len(result["reopen_ms"]) == len(result["share"]["takeover_ms"]) == 2
     assert result["share"]["verdict"]["acknowledged"] > 100
+    assert result["jobs"]["done"] > 800
     assert result["verdict"]["found"] >= result["verdict"]["acknowledged"] >= 40
     assert list(tmp_path.iterdir()) == []
 

@@ -31,6 +31,7 @@ from penstock.codec.keys import (
 from penstock.codec.queueoperation import Keys
 from penstock.codec.router import decode_expiry, decode_expiry_key
 from penstock.codec.taken import DEAD, PAGE_SLOTS, decode_taken_page
+from penstock.errors import NotFoundError
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, list_names, load_name, open_target
 from penstock.log.decision import StateKey, Timer
@@ -45,7 +46,7 @@ from penstock.queue.reclaim import (
     reclaim_step,
 )
 from penstock.queue.route import backfill_step, catch_up_step
-from penstock.queue.state import QueueState, load_queue_by_id
+from penstock.queue.state import load_queue, queue_name
 from penstock.queue.taken import (
     METADATA,
     load_taken_page,
@@ -74,8 +75,8 @@ class QueueKeeping:
         self._cache = cache
         self._objects = objects
         self._remind = remind
-        #: Objects that were there the last time we looked.
-        self._suspects: frozenset[int] = frozenset()
+        #: Objects, and when they were first seen.
+        self._seen_ms: dict[int, int] = {}
         self.chores = {
             "lease": self._clear,
             "retention": self._clear,
@@ -101,16 +102,18 @@ class QueueKeeping:
     async def _find(self, committer: Committer) -> None:
         """Every queue: when its leases end, what expires, what its backfill still wants."""
 
-        async def names(view: Shown) -> list[tuple[str, int]]:
-            return [(name, row.id) async for name, row in list_names(view.store, Kind.QUEUE)]
+        async def names(view: Shown) -> list[str]:
+            return [name async for name, _ in list_names(view.store, Kind.QUEUE)]
 
-        for name, incarnation in await committer.read(names):
+        for name in await committer.read(names):
 
-            async def load(view: Shown, name: str = name, number: int = incarnation) -> QueueState:
-                return await load_queue_by_id(view, number, name)
+            async def timers(view: Shown, name: str = name) -> list[Timer]:
+                try:
+                    return queue_timers(await load_queue(view, queue_name(name)))
+                except NotFoundError:
+                    return []  # deleted since; the others are looked at all the same
 
-            if await _exists(committer, LogName(Kind.QUEUE, name.encode())):
-                self._remind(queue_timers(await committer.read(load)))
+            self._remind(await committer.read(timers))
 
     async def _backfill(self, committer: Committer, what: StateKey) -> None:
         if what[1] is None:
@@ -135,6 +138,7 @@ class QueueKeeping:
                 await self._remove(committer, offsets, key)
             if not rows:
                 break
+            await self._move_edge(committer)
         if next_ms is not None:
             self._remind([Timer(next_ms + GRACE_MS + 1, ("messages", None))])
 
@@ -220,16 +224,15 @@ class QueueKeeping:
 
     async def _collect_orphans(self, committer: Committer, what: StateKey) -> None:
         """Objects whose message was never committed: their broker died in between."""
-        suspects = await self._objects.numbers()
-        for number in suspects:
-            if number in self._suspects and not await committer.read(
+        now_ms = committer.now_ms()
+        self._remind([Timer(now_ms + ORPHAN_MS, ("orphans", None))])
+        numbers = await self._objects.numbers()
+        self._seen_ms = {number: self._seen_ms.get(number, now_ms) for number in numbers}
+        for number in numbers:
+            if self._seen_ms[number] + ORPHAN_MS <= now_ms and not await committer.read(
                 lambda view, number=number: _has_payload(view, number)  # type: ignore[misc]
             ):
                 await self._objects.delete(number)
-        self._suspects = frozenset(suspects)
-        if suspects:
-            at_ms = committer.now_ms() + ORPHAN_MS
-            self._remind([Timer(at_ms, ("orphans", None))])
 
 
 async def _has_payload(view: Shown, number: int) -> bool:

@@ -11,6 +11,7 @@ Parts        A batch that is larger than PART_BYTES is committed in parts, in or
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
@@ -51,6 +52,7 @@ from penstock.queue.lease import (
     claim_step,
     extend_step,
     fail_step,
+    leases_of,
     release_step,
 )
 from penstock.queue.lists import Redriven, list_page, read_attempts, redrive_step
@@ -72,6 +74,9 @@ PART_BYTES = 4 << 20
 #: What a message costs besides its payload, in parts of a batch.
 _MESSAGE_BYTES = 200
 PEEK_MAX = 10_000
+#: Failed messages are listed so many at a time, until they are so large together.
+LIST_COUNT = 4
+LIST_BYTES = 16 << 20
 NONE = np.zeros(0, IN_FLIGHT)
 
 
@@ -177,17 +182,22 @@ class Queues:
     async def _prepared(self, items: Sequence[Item]) -> list[PreparedBatch]:
         """A large batch in parts, its large payloads as objects."""
         PreparedBatch([_shrunk(item) for item in items])  # refused before anything is done
-        spilled = [await self._spilled(item) for item in items]
+        if all(len(item.payload) <= INLINE_BYTES for item in items):
+            return [PreparedBatch(part) for part in _parts(items)]
+        # All of them get their ids now, so that they are in order.
+        (ids,) = await self._committer.submit(reserve_step(len(items)))
+        spilled = [
+            await self._spilled(item, number) for item, number in zip(items, ids, strict=True)
+        ]
         return [PreparedBatch(part) for part in _parts(spilled)]
 
-    async def _spilled(self, item: Item) -> Item:
-        """A large payload becomes an object, under an id of its own."""
-        if len(item.payload) <= INLINE_BYTES or item.uri is not None:
-            return item
-        (number,) = await self._committer.submit(reserve_step())
+    async def _spilled(self, item: Item, number: int) -> Item:
+        """With this id; a large payload becomes an object."""
+        if len(item.payload) <= INLINE_BYTES:
+            return msgspec.structs.replace(item, reserved=number)
         await self._objects.put(number, item.payload)
         uri = spilled_uri(number, item.payload)
-        return msgspec.structs.replace(item, payload=b"", uri=uri, spilled=number)
+        return msgspec.structs.replace(item, payload=b"", uri=uri, reserved=number)
 
     # -- claiming
 
@@ -216,10 +226,23 @@ class Queues:
         else:
             seconds = None if wait_ms is None else wait_ms / 1000
             try:
-                await self._turns.wait(name, ask, count, seconds)
+                found = await self._turns.wait(name, ask, count, seconds)
             finally:
                 self._left(name)
-        return await self._claimed(claimed[0]) if claimed else []
+            if not found:
+                await self._committer.verify()  # whoever lost the location does not answer
+        return await self._given(name, claimed[0]) if claimed else []
+
+    async def _given(self, name: LogName, claimed: Claimed) -> list[QueueMessage]:
+        """The messages of these leases; who cannot be given them holds none."""
+        try:
+            return await self._claimed(claimed)
+        except BaseException:
+            if len(claimed.entries):
+                leases = leases_of(claimed.queue, claimed.entries)
+                with contextlib.suppress(PenstockError):  # else they come again when they end
+                    self._committer.request(release_step(name, leases)).add_done_callback(_heard)
+            raise
 
     def _claim_step(
         self, name: LogName, count: int, consumer: str | None, lease_ms: int | None
@@ -391,16 +414,27 @@ class Queues:
         return await self._committer.read(query)
 
     async def failed(self, name: LogName, after: int = 0) -> Page:
-        async def query(view: Shown) -> tuple[Entries, int | None, list[tuple[Attempt, ...]]]:
-            listed = await list_page(view, name, PageKind.FAILED, after)
-            history = [
-                await read_attempts(view, name, int(entry["message_id"]))
-                for entry in listed.entries
-            ]
-            return listed.entries, listed.next, history
+        listed = await self._committer.read(
+            lambda view: list_page(view, name, PageKind.FAILED, after)
+        )
+        messages: list[FailedMessage] = []
+        size = 0
+        for at in range(0, len(listed.entries), LIST_COUNT):
+            if size > LIST_BYTES:
+                return Page(messages, listed.begin + at)
+            for message in await self._failed(name, listed.entries[at : at + LIST_COUNT]):
+                messages.append(message)
+                size += len(message.payload or b"")
+        return Page(messages, listed.next)
 
-        entries, following, history = await self._committer.read(query)
-        contents = await self._contents(entries) if len(entries) else []
+    async def _failed(self, name: LogName, entries: Entries) -> list[FailedMessage]:
+        ids = entries["message_id"].tolist()
+
+        async def query(view: Shown) -> list[tuple[Attempt, ...]]:
+            return [await read_attempts(view, name, number) for number in ids]
+
+        history = await self._committer.read(query)
+        contents = await self._contents(entries)
         gone = Content(None, None, {}, 0, 0)
         now_ms = self._committer.now_ms()
         messages: list[FailedMessage] = []
@@ -419,7 +453,7 @@ class Queues:
                     attempts,
                 )
             )
-        return Page(messages, following)
+        return messages
 
     async def attempts(self, name: LogName, message_id: int) -> tuple[Attempt, ...]:
         return await self._committer.read(lambda view: read_attempts(view, name, message_id))
@@ -497,6 +531,12 @@ class Queues:
 
     def finished(self, error: PenstockError) -> None:
         self._turns.end(error)
+
+
+def _heard(reply: asyncio.Future[list[Any]]) -> None:
+    """Nobody waits for it; an error is none that anybody could do something about."""
+    if not reply.cancelled():
+        reply.exception()
 
 
 def _is_small(items: Sequence[Item]) -> bool:

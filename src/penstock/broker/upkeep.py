@@ -18,7 +18,13 @@ import msgspec
 
 from penstock.broker.commit import Committer, Shown
 from penstock.clock import Clock
-from penstock.errors import ConflictError, CorruptError, PenstockError, UnavailableError
+from penstock.errors import (
+    ConflictError,
+    CorruptError,
+    NotFoundError,
+    PenstockError,
+    UnavailableError,
+)
 from penstock.log.chores import pending_chores, pending_merges, plan_chore
 from penstock.log.decision import StateKey, Step, Timer
 from penstock.log.merge import plan_merge
@@ -98,6 +104,8 @@ class Upkeep:
             await work  # type: ignore[misc]
         except (UnavailableError, ConflictError):
             return False
+        except NotFoundError:
+            pass  # what it was about was deleted meanwhile
         except CorruptError as error:
             _log.error("upkeep: %s", error)
         except PenstockError as error:

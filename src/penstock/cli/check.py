@@ -3,7 +3,7 @@
 Contract     Opens the location as its one writer, replaying its journal: a folder that is open
              elsewhere is refused, a bucket is taken over. Creates no location. Exit 0 when nothing
              is wrong, 1 when something is; bytes that do not even open are a CorruptError, exit 7.
-Not here     The invariants themselves (log/check.py, stream/check.py).
+Not here     The invariants themselves (log/check.py, stream/check.py, queue/check.py).
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from penstock.clock import SystemClock
 from penstock.codec.keys import Kind, names_prefix, prefix_end
 from penstock.errors import CorruptError, UnavailableError
 from penstock.log.check import Checker, Finding
+from penstock.queue.check import check_queues
 from penstock.store.folder import require_location
 from penstock.store.location import folder_of, nothing_written, open_store
 from penstock.store.port import Store
@@ -118,6 +119,7 @@ async def inspect_store(location: str, store: Store) -> CheckResult:
 async def _run_checks(checker: Checker, store: Store) -> None:
     await checker.run()
     checker.findings += await check_groups(store, checker.look)
+    checker.findings += await check_queues(store, checker.look)
 
 
 async def _while_it_moves(checker: Checker, store: Store) -> None:

@@ -1,7 +1,8 @@
 """`penstock demo`: kill processes again and again, then count what was lost.
 
 Contract     Real processes, a real SIGKILL, a real folder. First one that writes alone is killed,
-             then several share a folder and the one that serves it is killed (demo_share.py). The
+             then several share a folder and the one that serves it is killed (demo_share.py), then
+             workers share out jobs and the same happens to them (demo_jobs.py). The
              numbers come from comparing what the processes had acknowledged with what is read back;
              exit 1 if any promise was broken.
 Not here     Power loss: a kill leaves the operating system's cache alone. The power-loss suite
@@ -28,6 +29,7 @@ from rich.table import Table
 
 import penstock
 from penstock.cli.demo_entries import Acknowledged, Verdict, compare, decode_acknowledged
+from penstock.cli.demo_jobs import JobsResult, share_jobs
 from penstock.cli.demo_share import ShareResult, share
 from penstock.cli.demo_writer import STREAM
 from penstock.cli.options import Folder, Json
@@ -51,6 +53,7 @@ class DemoResult(msgspec.Struct, frozen=True):
     kept: bool
     reopen_ms: list[float]  # after each kill
     share: ShareResult
+    jobs: JobsResult
 
 
 def demo(
@@ -70,6 +73,7 @@ def demo(
         console = result_console()
         console.print(result_table(result))
         console.print(share_table(result.share))
+        console.print(jobs_table(result.jobs))
     if not result.kept:
         raise typer.Exit(1)
 
@@ -79,7 +83,7 @@ def run(work: Path, *, kills: int) -> DemoResult:
     acknowledged: list[Acknowledged] = []
     reopen_ms: list[float] = []
     with progress_bars() as bars:
-        task = bars.add_task("demo", total=2 * kills, note="")
+        task = bars.add_task("demo", total=3 * kills, note="")
         for round_ in range(kills):
             bars.update(task, note=f"round {round_ + 1}: writing")
             acknowledged += write_and_kill(work, location, round_, writes=unforeseen_writes())
@@ -98,13 +102,15 @@ def run(work: Path, *, kills: int) -> DemoResult:
                 bars.advance(task)
 
         shared = share(work, members=MEMBERS, kills=kills, report=report)
+        jobs = share_jobs(work, workers=MEMBERS, kills=kills, report=report)
     verdict = compare(acknowledged, found)
     return DemoResult(
         kills=kills,
         verdict=verdict,
-        kept=verdict.kept and shared.kept,
+        kept=verdict.kept and shared.kept and jobs.kept,
         reopen_ms=reopen_ms,
         share=shared,
+        jobs=jobs,
     )
 
 
@@ -198,6 +204,27 @@ def share_table(result: ShareResult) -> Table:
     table.add_row("delivered again", f"{result.again:,}", "its reader was killed, or slow; allowed")
     slowest = max(result.takeover_ms)
     table.add_row("slowest takeover", f"{slowest:,.0f} ms", "from a kill to the next write")
+    return table
+
+
+def jobs_table(result: JobsResult) -> Table:
+    table = Table(
+        title=f"{result.workers} workers share out jobs; whoever serves the queue is killed,"
+        f" {result.kills} times"
+    )
+    table.add_column("jobs")
+    table.add_column("count", justify="right")
+    table.add_column("")
+    table.add_row("published", f"{result.published:,}", "their publish returned")
+    table.add_row("done", f"{result.done:,}", "acknowledged by a worker")
+    table.add_row("failed", f"{result.failed:,}", "poison: failed for good after the last attempt")
+    for name, count, meaning in (
+        ("lost", result.lost, "published, neither done nor failed"),
+        ("done twice", result.done_again, "more than one worker acknowledged it"),
+        ("too many attempts", result.too_often, "claimed more often than allowed"),
+    ):
+        table.add_row(name, f"{count:,}", meaning, style="bold red" if count else "green")
+    table.add_row("claimed again", f"{result.again:,}", "its worker was killed, or it is poison")
     return table
 
 

@@ -3,65 +3,26 @@
 Contract     The names of the public API. Synchronous; every call may be made from any thread. Each
              one is its namesake of api.py, run on the handle's own loop and waited for: there is no
              second definition, and the types are those of the first.
-Not here     Arguments and what a call does (api.py), who serves (link.py).
+Not here     Arguments and what a call does (api.py, queue.py), queues (blockingqueue.py), who
+             serves (link.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from pathlib import Path
-from types import TracebackType
-from typing import Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import TypeVar
 
 from penstock.broker.broker import Broker
-from penstock.client.api import AsyncDatabase, AsyncGroup, AsyncHandle, AsyncStream, Handle
+from penstock.client.api import AsyncDatabase, AsyncGroup, AsyncStream
+from penstock.client.blocking import Blocking, blocking, blocking_as
+from penstock.client.blockingqueue import Queue
+from penstock.client.queue import AsyncQueue
 from penstock.client.session import DEADLINE_SECONDS, Serving, Session, prepare
 from penstock.client.thread import LoopThread, Work
 from penstock.errors import InvalidError
 from penstock.store.folder import Durability
 
-A = TypeVar("A", bound=AsyncHandle)
-P = ParamSpec("P")
 R = TypeVar("R")
-
-
-class Blocking(Handle, Generic[A]):
-    """A handle whose calls wait for those of the asynchronous one inside it."""
-
-    def __init__(self, inner: A, thread: LoopThread) -> None:
-        self._inner = inner
-        self._thread = thread
-
-    def close(self) -> None:
-        """Give up this handle; what it stands for stays, and the location stays open."""
-        self._inner._closed = True  # type: ignore[attr-defined]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def __repr__(self) -> str:
-        return repr(self._inner).replace("penstock.Async", "penstock.", 1)
-
-
-def blocking(
-    method: Callable[Concatenate[A, P], Work[R]],
-) -> Callable[Concatenate[Blocking[A], P], R]:
-    """The method with the same arguments that returns when it is done."""
-
-    @wraps(method)
-    def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self._thread.call(method(self._inner, *args, **kwargs))
-
-    return call
 
 
 class Group(Blocking[AsyncGroup]):
@@ -102,6 +63,10 @@ class Stream(Blocking[AsyncStream]):
         return Group(self._inner.group(name), self._thread)
 
 
+def _queue(database: Database, found: AsyncQueue) -> Queue:
+    return Queue(found, database._thread)
+
+
 class Database(Blocking[AsyncDatabase]):
     """An open location. Use `penstock.open`; close it, or use it as a context manager."""
 
@@ -115,6 +80,17 @@ class Database(Blocking[AsyncDatabase]):
         return Stream(self._inner.stream(name), self._thread)
 
     streams = blocking(AsyncDatabase.streams)
+
+    def queue(self, name: str) -> Queue:
+        """A handle on a queue. Nothing is created: `create_queue` does that."""
+        return Queue(self._inner.queue(name), self._thread)
+
+    create_queue = blocking_as(AsyncDatabase.create_queue, _queue)
+    delete_queue = blocking(AsyncDatabase.delete_queue)
+    queues = blocking(AsyncDatabase.queues)
+    publish = blocking(AsyncDatabase.publish)
+    publish_many = blocking(AsyncDatabase.publish_many)
+    configure = blocking(AsyncDatabase.configure)
 
     def close(self) -> None:
         """Finish what is under way and release the location; a second close does nothing."""

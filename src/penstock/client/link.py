@@ -21,6 +21,8 @@ from typing import Any, Protocol, TypeVar
 
 from penstock.broker.broker import Broker
 from penstock.client.backend import Backend
+from penstock.client.queuebackend import QueueBackend
+from penstock.client.thread import Work
 from penstock.client.wire import LostError
 from penstock.clock import Clock
 from penstock.errors import FencedError, InvalidError, PenstockError, UnavailableError
@@ -34,6 +36,7 @@ PAUSE_SECONDS = 0.02
 
 #: The broker, and how many milliseconds of waiting are left.
 Errand = Callable[[Backend, int | None], Awaitable[R]]
+QueueErrand = Callable[[QueueBackend, int | None], Awaitable[R]]
 
 
 class Seat:
@@ -42,12 +45,14 @@ class Seat:
     def __init__(
         self,
         backend: Backend,
+        queues: QueueBackend,
         close: Callable[[], Awaitable[None]],
         *,
         broker: Broker | None = None,
         term: int = 0,
     ) -> None:
         self.backend = backend
+        self.queues = queues
         self.close = close
         self.broker = broker  # where it is in this process
         self.term = term
@@ -91,7 +96,20 @@ class Link:
 
     # -- calls
 
-    async def run(self, errand: Errand[R], *, again: bool, block_ms: int | None = 0) -> R:
+    def run(self, errand: Errand[R], *, again: bool, block_ms: int | None = 0) -> Work[R]:
+        return self._run(lambda seat, left_ms: errand(seat.backend, left_ms), again, block_ms)
+
+    def run_queues(
+        self, errand: QueueErrand[R], *, again: bool, block_ms: int | None = 0
+    ) -> Work[R]:
+        return self._run(lambda seat, left_ms: errand(seat.queues, left_ms), again, block_ms)
+
+    async def _run(
+        self,
+        errand: Callable[[Seat, int | None], Awaitable[R]],
+        again: bool,
+        block_ms: int | None,
+    ) -> R:
         task = asyncio.current_task()
         assert task is not None
         calls = self._calls if block_ms == 0 else self._waits
@@ -110,7 +128,7 @@ class Link:
                     left_ms = None if block_ms is None else max(0, block_ms - waited_ms)
                 sent = True
                 try:
-                    return await errand(seat.backend, left_ms)
+                    return await errand(seat, left_ms)
                 except LostError as error:
                     self.lose(seat)
                     if not again:

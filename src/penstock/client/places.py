@@ -64,7 +64,7 @@ class Solo:
         broker = await Broker.open(
             self.location, durability=self._durability, deadline=self._deadline, clock=self._clock
         )
-        return Seat(broker.streams, broker.close, broker=broker)
+        return Seat(broker.streams, broker.queues, broker.close, broker=broker)
 
     def trouble(self) -> str:
         return ""
@@ -113,7 +113,8 @@ class Folder:
             deadline=self._deadline,
             on_fenced=lambda: on_lost(seat),
         )
-        seat = Seat(host.broker.streams, host.close, broker=host.broker, term=host.term)
+        broker = host.broker
+        seat = Seat(broker.streams, broker.queues, host.close, broker=broker, term=host.term)
         return seat
 
     def _connect(self, found: Answered, on_lost: OnLost) -> Seat:
@@ -197,6 +198,6 @@ def remote_seat(remote: Remote, on_lost: OnLost, *, term: int = 0) -> Seat:
         seat.hung = remote.hung
         on_lost(seat)
 
-    seat = Seat(remote, close, term=term)
+    seat = Seat(remote, remote.queues, close, term=term)
     remote.on_lost = lost
     return seat

@@ -7,7 +7,8 @@ Contract     Quick requests share one connection and are pipelined; a read that 
              what was in flight is unknown.
 Nodes        Plain reads and Arrow get nodes as they are stored (TREAD RAW) and cut the entries out
              here, in pieces, so that no reply grows without bound.
-Not here     Finding a broker (seek.py), what to do when one is lost (link.py).
+Not here     Queues (remote_queues.py), finding a broker (seek.py), what to do when one is lost
+             (link.py).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow as pa
 
 from penstock.broker.answers import Found, FoundNodes, StreamInfo
 from penstock.broker.election import TICK_SECONDS, Silence, SocketName
+from penstock.client.remote_queues import RemoteQueues
 from penstock.client.shapes import group_info, stream_info
 from penstock.client.wire import Address, Connection, LostError, discard
 from penstock.clock import Clock
@@ -74,6 +76,7 @@ class Remote:
         #: It was there and gave no answer: stopped, or it hangs.
         self.hung = False
         self._listener = asyncio.get_running_loop().create_task(self._listen())
+        self.queues = RemoteQueues(self)
 
     # -- being there
 
@@ -135,7 +138,7 @@ class Remote:
                 raise LostError(f"the broker accepts no connection: {error}") from None
             raise
 
-    async def _ask(self, *request: Argument) -> Any:
+    async def ask(self, *request: Argument) -> Any:
         quick = self._quick
         if quick is None or not quick.alive:
             async with self._opening:
@@ -148,15 +151,16 @@ class Remote:
         except TimeoutError:
             raise UnavailableError("the broker did not answer in time") from None
 
-    async def _ask_waiting(self, block_ms: int | None, *request: Argument) -> Any:
+    async def ask_waiting(self, block_ms: int | None, *request: Argument) -> Any:
+        """A request that may wait so long, and says so itself."""
         if block_ms == 0:
-            return await self._ask(*request)
+            return await self.ask(*request)
         connection = self._pool.pop() if self._pool else await self._open()
         self._used.add(connection)
         limit = None if block_ms is None else block_ms / 1000 + self._deadline
         try:
             async with asyncio.timeout(limit):
-                reply = await connection.send([*request, "BLOCK", block_ms or 0])
+                reply = await connection.send(request)
         except BaseException as error:
             # Whoever gave up waiting must not be handed anything any more.
             connection.close()
@@ -204,7 +208,7 @@ class Remote:
                 f"a batch of {size:,} bytes; over a socket at most {REQUEST_BYTES_MAX:,} fit",
                 hint="write it in parts, or in the process that is the broker",
             )
-        first, last = await self._ask(*head)
+        first, last = await self.ask(*head)
         return range(first, last + 1)
 
     async def _write_nothing(self, name: LogName, backlog: int | None) -> range:
@@ -224,7 +228,7 @@ class Remote:
         return await self._count("TEVICT", name.name, up_to) if up_to >= 0 else 0
 
     async def _count(self, *request: Argument) -> int:
-        return int(await self._ask(*request))
+        return int(await self.ask(*request))
 
     # -- reads
 
@@ -287,7 +291,7 @@ class Remote:
             asked = min(count, step)
             request = ("TREAD", name.name, offset, asked, *direction)
             try:
-                reply = await self._ask_waiting(block_ms, *request)
+                reply = await self.ask_waiting(block_ms, *request, *_block(block_ms))
                 break
             except InvalidError:
                 if asked <= 1:
@@ -305,10 +309,10 @@ class Remote:
         return pa.Table.from_batches([to_batch(*piece) for piece in found.pieces], SCHEMA)
 
     async def info(self, name: LogName) -> StreamInfo:
-        return stream_info(await self._ask("TINFO", name.name))
+        return stream_info(await self.ask("TINFO", name.name))
 
     async def names(self, pattern: str = "*") -> list[str]:
-        return [key.decode() for key in await self._ask("TKEYS", pattern)]
+        return [key.decode() for key in await self.ask("TKEYS", pattern)]
 
     # -- the stream itself
 
@@ -328,10 +332,10 @@ class Remote:
             ("MAXAGE", max_age_ms),
         ):
             limits += [word, value or 0]
-        await self._ask("TCONFIG", name.name, *limits, "COMPACT", "yes" if compact else "no")
+        await self.ask("TCONFIG", name.name, *limits, "COMPACT", "yes" if compact else "no")
 
     async def delete(self, name: LogName) -> bool:
-        return bool(await self._ask("TDEL", name.name))
+        return bool(await self.ask("TDEL", name.name))
 
     # -- groups
 
@@ -349,7 +353,8 @@ class Remote:
         request: list[Argument] = ["TREAD", name.name, 0, count, "GROUP", group, "FROM", start]
         if retry_ms is not None:
             request += ["RETRY", retry_ms, expire_ms or 0]
-        (first, last), *rows = await self._ask_waiting(block_ms, *request, "FULL", "WITHINFO")
+        request += ["FULL", "WITHINFO", *_block(block_ms)]
+        (first, last), *rows = await self.ask_waiting(block_ms, *request)
         entries: list[Message | None] = [
             Message(offset, tag.decode("utf-8", "surrogateescape"), data, time_ms, meta)
             for offset, tag, data, time_ms, meta in rows
@@ -375,28 +380,32 @@ class Remote:
         request += ["MAXPENDING", max_pending]
         if dead is not None:
             request += ["DEAD", dead.name]
-        await self._ask(*request)
+        await self.ask(*request)
 
     async def group_set(self, name: LogName, group: bytes, offset: Start) -> None:
-        await self._ask("TGROUP", "SET", name.name, group, offset)
+        await self.ask("TGROUP", "SET", name.name, group, offset)
 
     async def group_info(self, name: LogName, group: bytes) -> GroupInfo:
-        return group_info(await self._ask("TGROUP", "INFO", name.name, group))
+        return group_info(await self.ask("TGROUP", "INFO", name.name, group))
 
     async def groups(self, name: LogName) -> list[GroupInfo]:
-        return [group_info(found) for found in await self._ask("TGROUP", "INFO", name.name)]
+        return [group_info(found) for found in await self.ask("TGROUP", "INFO", name.name)]
 
     async def group_pending(
         self, name: LogName, group: bytes, start: int, count: int
     ) -> list[Pending]:
-        rows = await self._ask("TGROUP", "PENDING", name.name, group, start, count)
+        rows = await self.ask("TGROUP", "PENDING", name.name, group, start, count)
         return [
             Pending(offset, retry_ms, expire_ms or None, deliveries)
             for offset, retry_ms, expire_ms, deliveries in rows
         ]
 
     async def group_destroy(self, name: LogName, group: bytes) -> bool:
-        return bool(await self._ask("TGROUP", "DESTROY", name.name, group))
+        return bool(await self.ask("TGROUP", "DESTROY", name.name, group))
+
+
+def _block(block_ms: int | None) -> tuple[Argument, ...]:
+    return () if block_ms == 0 else ("BLOCK", block_ms or 0)
 
 
 def _look_at(pong: asyncio.Future[Any]) -> None:

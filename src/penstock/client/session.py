@@ -10,13 +10,14 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from penstock.client.link import Link
 from penstock.client.places import place_of
-from penstock.client.thread import LoopThread
-from penstock.clock import SystemClock
+from penstock.client.thread import LoopThread, Work
+from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidError, PenstockError
 from penstock.store.folder import Durability
 
@@ -25,9 +26,12 @@ DEADLINE_SECONDS = 30.0
 
 
 class Session:
-    def __init__(self, location: str, link: Link) -> None:
+    def __init__(self, location: str, link: Link, clock: Clock) -> None:
         self.location = location
         self.link = link
+        self.clock = clock
+        #: What gives back what it holds before the line is closed: consumers.
+        self.closers: set[Callable[[], Work[None]]] = set()
         self.thread = LoopThread("penstock-broker")
         self.closed = False
         self.pid = os.getpid()
@@ -41,10 +45,16 @@ class Session:
         _sessions.discard(self)
         return was_open
 
+    async def finish(self) -> None:
+        """On the thread's loop: the end of everything that was begun."""
+        for closer in list(self.closers):
+            await closer()
+        await self.link.close()
+
     def close(self) -> None:
         if self.begin_close():
             try:
-                self.thread.call(self.link.close())
+                self.thread.call(self.finish())
             finally:
                 self.thread.stop()
 
@@ -66,7 +76,7 @@ def prepare(
         deadline=deadline,
         outside=broker == "outside",
     )
-    return Session(str(location), Link(place, clock=clock, deadline=deadline))
+    return Session(str(location), Link(place, clock=clock, deadline=deadline), clock)
 
 
 _sessions: set[Session] = set()

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
 import uvloop
@@ -67,8 +67,9 @@ class _Call(Generic[R]):
 class LoopThread:
     def __init__(self, name: str) -> None:
         self._pid = os.getpid()
-        #: Held while a call enters the loop, so that none enters behind the last one.
-        self._entry = threading.Lock()
+        #: Held while a call enters the loop, so that none enters behind the last one. Reentrant: a
+        #: consumer that is collected in this very moment makes a call of its own.
+        self._entry = threading.RLock()
         self._stopped = False
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -118,6 +119,17 @@ class LoopThread:
                 work.close()
                 raise InvalidError("the location is closed", hint="open it again")
             self._loop.call_soon_threadsafe(call.start)
+
+    def post(self, callback: Callable[[], object]) -> None:
+        """Let the loop call it soon, unless it has ended; waits for nothing."""
+        if os.getpid() != self._pid:
+            return
+        if threading.get_ident() == self._thread.ident:
+            self._loop.call_soon(callback)
+            return
+        with self._entry:
+            if not self._stopped:
+                self._loop.call_soon_threadsafe(callback)
 
     def stop(self) -> None:
         """End the thread, and whatever still runs on its loop."""

@@ -59,7 +59,7 @@ from penstock.queue.state import (
     queue_state_key,
 )
 from penstock.queue.taken import METADATA, Reclaim
-from penstock.queue.timers import backfill_due
+from penstock.queue.timers import backfill_due, queue_timers
 
 Start = Literal["first", "new"]
 #: Pages that one step of a purge or of a deletion takes away.
@@ -133,7 +133,9 @@ def alter_step(name: LogName, options: dict[str, Any]) -> Step:
         state = await load_queue(draft.view, name)
         settings = changed(state.settings, options)
         draft.rows[config_key(state.queue_id)] = encode_queue_config(config_of(settings))
-        draft.states[queue_state_key(state.id)] = msgspec.structs.replace(state, settings=settings)
+        after = msgspec.structs.replace(state, settings=settings)
+        draft.states[queue_state_key(state.id)] = after
+        draft.timers += queue_timers(after)  # done entries may be forgotten earlier now
         queues = await load_all_queues(draft.view)
         draft.states[ALL_QUEUES] = queues.added(state.id, state.name, settings)
 

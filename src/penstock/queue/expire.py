@@ -17,6 +17,7 @@ from penstock.queue.draft import Draft, draft_step
 from penstock.queue.lease import drop, end_leases
 from penstock.queue.page import PAGE_ENTRIES
 from penstock.queue.state import Change
+from penstock.queue.timers import queue_timers
 
 #: Pages that one step looks at.
 CLEAR_PAGES = 16
@@ -29,7 +30,11 @@ def clear_step(name: LogName) -> Step:
         change = await draft.queue(name)
         more = await end_leases(draft, change)
         more = await expire_available(draft, change) or more
-        return await forget_done(draft, change) or more
+        more = await forget_done(draft, change) or more
+        # Also where nothing was to be done: what this was about may have been settled since, and
+        # later ones were told to a timer that is used up now.
+        draft.timers += queue_timers(change.before, change.lines)
+        return more
 
     return draft_step(body)
 
@@ -43,7 +48,9 @@ async def expire_available(draft: Draft, change: Change) -> bool:
         expired = page.entries[page.entries["retention_deadline_ms"] < draft.now_ms]
         change.do(PageKind.AVAILABLE, number, removed=expired["message_id"])
         await drop(draft, change, expired)
-        await _merge(change, number, priority)
+    # Only now: the page behind a sparse one may have become sparse too.
+    for line in due[:CLEAR_PAGES]:
+        await _merge(change, int(line["page"]), int(line["priority"]))
     return len(due) > CLEAR_PAGES
 
 

@@ -17,7 +17,7 @@ from penstock.codec.catalogue import check_name
 from penstock.codec.metadata import Metadata, encode_metadata
 from penstock.codec.payload import is_reserved_uri
 from penstock.codec.queuestate import Entries
-from penstock.codec.scalars import I64_MAX, U16_MAX, U32_MAX
+from penstock.codec.scalars import I64_MAX, U16_MAX, U32_MAX, encode_utf8
 from penstock.errors import InvalidError
 from penstock.queue.filter import check_header_name
 
@@ -48,14 +48,16 @@ class Item(msgspec.Struct, frozen=True, gc=False):
     retention_s: int = 0  # 0: for ever
     dedup_id: str | None = None
     created_at_ms: int | None = None  # None: when it was received
-    spilled: int | None = None  # id that was reserved for a payload that is an object by now
+    reserved: int | None = None  # its id, where a payload of the batch is an object by now
 
 
 class PreparedBatch:
     def __init__(self, items: Sequence[Item]) -> None:
         self.items = items
         self.tails = [_tail(i, item) for i, item in enumerate(items)]
-        self.spills = any(item.spilled is not None for item in items)
+        reserved = [item.reserved for item in items if item.reserved is not None]
+        assert len(reserved) in (0, len(items)), "all of a batch or none"
+        self.reserved = reserved or None
         self.size = sum(len(item.payload) for item in items) + sum(map(len, self.tails))
 
     def __len__(self) -> int:
@@ -112,7 +114,8 @@ def _check(item: Item) -> None:
         size = len(item.uri.encode("utf-8", "surrogatepass"))
         if not 0 < size <= U16_MAX:
             raise InvalidError(f"a URI of {size} bytes; 1 to {U16_MAX} are allowed")
-        if is_reserved_uri(item.uri) and item.spilled is None:
+        encode_utf8(item.uri, "URI")  # a lone surrogate is no text
+        if is_reserved_uri(item.uri) and item.reserved is None:
             raise InvalidError(f"URI {item.uri[:64]!r}: this scheme is reserved")
     elif len(item.payload) > INLINE_BYTES:
         raise InvalidError(f"payload of {len(item.payload)} bytes is too large for one record")

@@ -127,9 +127,11 @@ async def _put_in_flight(change: Change, entries: Entries) -> None:
 
 
 async def take(draft: Draft, change: Change, count: int) -> tuple[Entries, bool]:
-    """Remove the next messages from the available ones; what expired leaves on the way. -> also
-    whether the search ended early, with nothing but expired ones"""
+    """Remove the next messages from the available ones; what expired leaves on the way, and so does
+    what had its attempts already, where their maximum was lowered since. -> also whether the search
+    ended early, with nothing but those"""
     now_ms = draft.now_ms
+    limit = change.settings.max_attempts or U16_MAX + 1
     lines = change.lines[PageKind.AVAILABLE]
     parts: list[Entries] = []
     wanted = count
@@ -141,22 +143,17 @@ async def take(draft: Draft, change: Change, count: int) -> tuple[Entries, bool]
         number, priority = int(lines["page"][i]), int(lines["priority"][i])
         page = await change.page(PageKind.AVAILABLE, number, priority)
         visible = page.entries[: np.searchsorted(page.entries["visible_at_ms"], now_ms, "right")]
-        living = np.flatnonzero(visible["retention_deadline_ms"] >= now_ms)[:wanted]
-        # Those that expired go as far as we looked.
-        end = len(visible) if len(living) < wanted else int(living[-1]) + 1
+        expired = visible["retention_deadline_ms"] < now_ms
+        worn = ~expired & (visible["attempts"] >= limit)
+        good = np.flatnonzero(~expired & ~worn)[:wanted]
+        # The others go as far as we looked.
+        end = len(visible) if len(good) < wanted else int(good[-1]) + 1
         change.do(PageKind.AVAILABLE, number, removed=visible["message_id"][:end])
-        await drop(draft, change, _without(visible[:end], living))
-        parts.append(visible[living])
-        wanted -= len(living)
+        await drop(draft, change, visible[:end][expired[:end]])
+        await _fail(draft, change, visible[:end][worn[:end]])
+        parts.append(visible[good])
+        wanted -= len(good)
     return join(AVAILABLE, parts), False
-
-
-def _without(entries: Entries, indices: npt.NDArray[np.intp]) -> Entries:
-    if len(indices) == len(entries):
-        return entries[:0]
-    kept = np.ones(len(entries), np.bool_)
-    kept[indices] = False
-    return entries[kept]
 
 
 async def drop(draft: Draft, change: Change, expired: Entries) -> None:
@@ -275,7 +272,10 @@ async def _find(
         good = (held[at] == numbers[here]) & (page.entries["message_id"][at] == ids[here])
         good &= page.entries["lease_deadline_ms"][at] > draft.now_ms  # L1
         good &= queues[here] == change.before.id  # not those of a deleted one of this name
-        good[1:] &= numbers[here][1:] != numbers[here][:-1]
+        # Each once; of those that are good, for a receipt of another queue may have this number.
+        best = np.flatnonzero(good)
+        again = numbers[here][best][1:] == numbers[here][best][:-1]
+        good[best[1:][again]] = False
         truths[here[good]] = True
         parts.append(page.entries[at[good]])
     return change, join(IN_FLIGHT, parts), truths.tolist()
@@ -383,3 +383,9 @@ def _available(entries: Entries) -> Entries:
     for field in (*fields, "offset", "flags"):
         back[field] = entries[field]
     return back
+
+
+def leases_of(incarnation: int, entries: Entries) -> list[Lease]:
+    """Of messages in flight."""
+    pairs = zip(entries["message_id"].tolist(), entries["lease_number"].tolist(), strict=True)
+    return [Lease(incarnation, message_id, number) for message_id, number in pairs]

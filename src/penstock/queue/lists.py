@@ -14,8 +14,9 @@ import numpy as np
 
 from penstock.codec.attempts import Attempt, decode_attempts
 from penstock.codec.keys import attempts_key
-from penstock.codec.queueoperation import PageKind
+from penstock.codec.queueoperation import FORMS, PageKind
 from penstock.codec.queuestate import AVAILABLE, HISTORY, Entries
+from penstock.codec.scalars import U64_MAX
 from penstock.log.catalogue import LogName
 from penstock.log.decision import Step, View
 from penstock.queue.draft import Draft, draft_step
@@ -26,20 +27,28 @@ from penstock.queue.state import Change, load_page, load_queue
 REDRIVE_PAGES = 16
 
 
+#: A cursor is a page's number and how many of its entries were seen.
+_CURSOR_ENTRIES = 1 << 20
+
+
 class Listed(msgspec.Struct, frozen=True, eq=False):
     entries: Entries
-    next: int | None  # the page to ask for next; None: that was the last one
+    begin: int  # the cursor of the first of them; that of the n-th is n more
+    next: int | None  # the cursor behind them; None: that was the last one
 
 
 async def list_page(view: View, name: LogName, kind: PageKind, after: int = 0) -> Listed:
-    """For a read: the first page of done or failed messages from number `after` on."""
+    """For a read: done or failed messages of one page, from this cursor on."""
     state = await load_queue(view, name)
+    wanted, seen = divmod(after, _CURSOR_ENTRIES)
     numbers = state.lines[kind]["page"]
-    numbers = numbers[numbers >= after]
-    if not len(numbers):
-        return Listed(np.zeros(0, np.uint8), None)
-    page = await load_page(view, state, kind, int(numbers[0]))
-    return Listed(page.entries, int(numbers[1]) if len(numbers) > 1 else None)
+    numbers = numbers[numbers >= wanted].tolist()
+    if not numbers:
+        return Listed(np.zeros(0, FORMS[kind]), after, None)
+    page = await load_page(view, state, kind, numbers[0])
+    begin = seen if numbers[0] == wanted else 0
+    following = numbers[1] * _CURSOR_ENTRIES if len(numbers) > 1 else None
+    return Listed(page.entries[begin:], numbers[0] * _CURSOR_ENTRIES + begin, following)
 
 
 async def read_attempts(view: View, name: LogName, message_id: int) -> tuple[Attempt, ...]:
@@ -57,7 +66,9 @@ class Redriven(msgspec.Struct, frozen=True):
 
 def redrive_step(name: LogName, ids: Collection[int] | None, after: int = 0) -> Step:
     """Some pages of them. `ids` None: all. -> Redriven"""
-    wanted = None if ids is None else np.unique(np.array(list(ids), np.uint64))
+    wanted = None
+    if ids is not None:
+        wanted = np.unique(np.array([i for i in ids if 0 <= i <= U64_MAX], np.uint64))
 
     async def body(draft: Draft) -> Redriven:
         change = await draft.queue(name)

@@ -51,7 +51,7 @@ async def _insert(change: Change, priority: int, entries: Entries) -> None:
             change.do(PageKind.AVAILABLE, number, put=group)
             continue
         merged = applied(page, Delta(PageKind.AVAILABLE, number, priority, put=group), (), 0)
-        cut = PAGE_ENTRIES if last else len(merged.entries) // 2
+        cut = PAGE_ENTRIES if last else _share(len(merged.entries))
         kept, moved = merged.entries[:cut], merged.entries[cut:]
         here = np.isin(page.entries["message_id"], moved["message_id"])
         stays = np.isin(group["message_id"], kept["message_id"])
@@ -61,15 +61,21 @@ async def _insert(change: Change, priority: int, entries: Entries) -> None:
             removed=page.entries["message_id"][here],
             put=group[stays],
         )
-        _make_pages(change, priority, moved)
+        _make_pages(change, priority, moved, PAGE_ENTRIES if last else cut)
 
 
-def _make_pages(change: Change, priority: int, entries: Entries) -> None:
-    for at in range(0, len(entries), PAGE_ENTRIES):
+def _share(count: int) -> int:
+    """Of pages in the middle each gets as much as the others, and has room for more."""
+    return -(-count // -(-count // PAGE_ENTRIES))
+
+
+def _make_pages(change: Change, priority: int, entries: Entries, each: int | None = None) -> None:
+    each = PAGE_ENTRIES if each is None else each
+    for at in range(0, len(entries), each):
         number = change.head.next_available
         change.set(next_available=number + 1)
         change.make_page(PageKind.AVAILABLE, number, priority)
-        change.do(PageKind.AVAILABLE, number, put=entries[at : at + PAGE_ENTRIES])
+        change.do(PageKind.AVAILABLE, number, put=entries[at : at + each])
 
 
 def _places(lines: Entries, entries: Entries) -> npt.NDArray[np.int64]:

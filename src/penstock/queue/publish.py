@@ -71,32 +71,25 @@ def publish_step(batch: PreparedBatch, *, dedup_ms: int = DEDUP_MS) -> Step:
 
 
 async def _take_ids(draft: Draft, batch: PreparedBatch, chosen: Sequence[int]) -> list[int]:
-    """New ids in order; a spilled payload has its own already."""
+    """In order; a batch with large payloads has its ids already."""
+    if batch.reserved is not None:
+        return [batch.reserved[i] for i in chosen]
+    return list(await _new_ids(draft, len(chosen)))
+
+
+async def _new_ids(draft: Draft, count: int) -> range:
     await load_ids(draft.view, Ids.MESSAGE)
-    if not batch.spills:
-        ids, rows, states = take_ids(draft.view, Ids.MESSAGE, len(chosen))
-        draft.rows |= rows
-        draft.states |= states
-        return list(ids)
-    fresh = [i for i in chosen if batch.items[i].spilled is None]
-    numbers: dict[int, int] = {}
-    if fresh:
-        ids, rows, states = take_ids(draft.view, Ids.MESSAGE, len(fresh))
-        draft.rows |= rows
-        draft.states |= states
-        numbers = dict(zip(fresh, ids, strict=True))
-    return [numbers[i] if i in numbers else batch.items[i].spilled or 0 for i in chosen]
+    ids, rows, states = take_ids(draft.view, Ids.MESSAGE, count)
+    draft.rows |= rows
+    draft.states |= states
+    return ids
 
 
-def reserve_step() -> Step:
-    """-> an id for a message whose payload is about to become an object"""
+def reserve_step(count: int) -> Step:
+    """-> ids for messages of which some payload is about to become an object"""
 
-    async def body(draft: Draft) -> int:
-        await load_ids(draft.view, Ids.MESSAGE)
-        ids, rows, states = take_ids(draft.view, Ids.MESSAGE, 1)
-        draft.rows |= rows
-        draft.states |= states
-        return ids[0]
+    async def body(draft: Draft) -> range:
+        return await _new_ids(draft, count)
 
     return draft_step(body)
 

@@ -31,7 +31,7 @@ from penstock.codec.taken import DEAD, GONE, PAGE_SLOTS
 from penstock.log.cache import NodeCache
 from penstock.log.decision import Step, View
 from penstock.log.place import Rows
-from penstock.log.state import LogState
+from penstock.log.state import LogState, load_log
 from penstock.queue.draft import Draft, draft_step
 from penstock.queue.message import read_metadata
 from penstock.queue.publish import spilled_id
@@ -54,6 +54,8 @@ async def plan_reclaim(
 ) -> Plan:
     offsets = offsets[:RECLAIM_COUNT]
     metadata = await read_metadata(view, offsets.tolist(), cache)
+    log = await load_log(view, log_id)
+    edge = 0 if log is None else log.first
     ids = {about.message_id: offset for offset, about in metadata.items()}
     rows: Rows = {}
     objects: list[int] = []
@@ -69,7 +71,7 @@ async def plan_reclaim(
             continue
         end = first + count
         if isinstance(payload, PayloadBlock):
-            rows |= await _without_dead(view, log_id, first, payload, ids, number)
+            rows |= await _without_dead(view, log_id, edge, first, payload, ids, number)
             continue
         rows[row[0]] = None
         if isinstance(payload, UriPayload) and (spilled := spilled_id(payload.uri)):
@@ -90,14 +92,22 @@ async def _next_id(view: View, number: int) -> int:
 
 
 async def _without_dead(
-    view: View, log_id: int, first: int, block: PayloadBlock, ids: dict[int, int], known: int
+    view: View,
+    log_id: int,
+    edge: int,
+    first: int,
+    block: PayloadBlock,
+    ids: dict[int, int],
+    known: int,
 ) -> Rows:
     """The rows of a block once these ids are dead. Ids and offsets of a block are neighbours, so
     one of them tells where the others are."""
     offset = ids[known] - (known - first)
     alive: list[int] = []
     for i in range(block.count):
-        if first + i not in ids and not await _is_dead(view, log_id, offset + i):
+        # Below the edge there are no pages of takers any more: everything there is gone.
+        gone = offset + i < edge or first + i in ids
+        if not gone and not await _is_dead(view, log_id, offset + i):
             alive.append(i)
     if len(alive) > block.count // 2:
         return {}  # later, with the others

@@ -44,7 +44,14 @@ from penstock.codec.queueoperation import (
 from penstock.codec.queuestate import Entries
 from penstock.codec.scalars import NEVER_MS, encode_u64_key
 from penstock.errors import CorruptError, NotFoundError
-from penstock.log.catalogue import LogName, NameState, States, load_name, name_state_key
+from penstock.log.catalogue import (
+    LogName,
+    NameState,
+    States,
+    load_name,
+    lookup,
+    name_state_key,
+)
 from penstock.log.decision import StateKey, View
 from penstock.queue.config import Settings, settings_of
 from penstock.queue.page import Page, applied, decode_page, line_of, new_page
@@ -163,28 +170,44 @@ async def _read_queue(view: View, incarnation: int, name: str) -> QueueState:
     value = await view.store.get(head_key(incarnation))
     config = await view.store.get(config_key(identifier))
     if value is None or config is None:
+        row = await lookup(view.store, queue_name(name))
+        if row is None or row.id != incarnation:
+            raise missing(queue_name(name))  # a read, and it was deleted meanwhile
         raise CorruptError(f"queue {name!r}: its {'head' if value is None else 'config'} is gone")
-    row = decode_head_row(value, f"head of queue {name!r}")
+    head = decode_head_row(value, f"head of queue {name!r}")
     settings = settings_of(decode_queue_config(config))
-    state = QueueState(incarnation, name, settings, row.sequence, row.head, row.lines)
+    state = QueueState(incarnation, name, settings, head.sequence, head.head, head.lines)
+    bodies = [
+        (operation.sequence, decode_queue_operation(operation.body))
+        for operation in view.operations(owner_of(incarnation))
+    ]
     pages: dict[tuple[PageKind, int], Page] = {}
-    for operation in view.operations(owner_of(incarnation)):
-        if operation.sequence <= row.sequence:
+    for sequence, body in bodies:
+        if sequence <= head.sequence:
             continue
-        body = decode_queue_operation(operation.body)
+        state = msgspec.structs.replace(state, sequence=sequence, head=body.head)
         for delta in body.deltas:
-            place = (delta.kind, delta.page)
-            if place not in pages:
-                pages[place] = await _stored_page(view, identifier, delta)
-            # A page may have been written after the operation: then it contains it.
-            if operation.sequence > pages[place].sequence:
-                pages[place] = applied(pages[place], delta, body.consumers, pages[place].sequence)
-        # Several deltas of one operation may be about one page.
-        for place, page in pages.items():
-            if operation.sequence > page.sequence:
-                pages[place] = msgspec.structs.replace(page, sequence=operation.sequence)
-        state = msgspec.structs.replace(state, sequence=operation.sequence, head=body.head)
+            if (delta.kind, delta.page) not in pages:
+                pages[delta.kind, delta.page] = await _stored_page(view, identifier, delta)
+    # What the head contains already is not behind us: a page may be older than the head, where
+    # something happened to it while the others were written.
+    for sequence, body in bodies:
+        _apply(pages, sequence, body)
     return msgspec.structs.replace(state, lines=_with_lines(state.lines, pages.values()))
+
+
+def _apply(pages: dict[tuple[PageKind, int], Page], sequence: int, body: QueueOperation) -> None:
+    """What an operation did to those of these pages that do not contain it."""
+    older = {place for place, page in pages.items() if page.sequence < sequence}
+    changed: set[tuple[PageKind, int]] = set()
+    for delta in body.deltas:
+        place = (delta.kind, delta.page)
+        if place in older:
+            pages[place] = applied(pages[place], delta, body.consumers, pages[place].sequence)
+            changed.add(place)
+    # Only now: several deltas of one operation may be about one page.
+    for place in changed:
+        pages[place] = msgspec.structs.replace(pages[place], sequence=sequence)
 
 
 async def _stored_page(view: View, identifier: bytes, delta: Delta) -> Page:

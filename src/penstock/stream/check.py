@@ -5,55 +5,25 @@ Contract     `check_groups(store)` reads every row of groups, pages and operatio
 Invariants   G1  a group belongs to a log that exists and has a head that names it; the index counts
                  the slots in use
              G2  pending offsets lie below the group's next one, and below the end of its log
-             G4  every page and every operation belongs to a group, or lies in a garbage range
+             G4  every page belongs to a group, a queue or the takers, or lies in a garbage range
              G5  an owner's operations are dense, and follow what its head contains
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from penstock.codec.garbage import decode_garbage
 from penstock.codec.group import OFFSET_MAX, decode_head
-from penstock.codec.keys import KeyType, head_key, open_key, prefix, prefix_end
-from penstock.codec.operations import Operation, Owner
+from penstock.codec.keys import KeyType, Kind, head_key, open_key, prefix, prefix_end
 from penstock.errors import CorruptError
+from penstock.log.catalogue import list_names
 from penstock.log.check import Finding
-from penstock.log.decision import StateKey
 from penstock.log.pages import Tail
+from penstock.log.rowview import RowView
 from penstock.log.state import read_log
 from penstock.store.port import Store
 from penstock.stream.group import load_group, load_page, owner_of
-
-
-class _Rows:
-    """A view over nothing but rows."""
-
-    now_ms = 0
-
-    def __init__(self, store: Store, tail: Tail) -> None:
-        self.store = store
-        self._tail = tail
-        self._states: dict[StateKey, Any] = {}
-
-    def state(self, key: StateKey) -> Any | None:
-        return self._states.get(key)
-
-    def committed(self, key: StateKey) -> Any | None:
-        return self._states.get(key)
-
-    def keep(self, key: StateKey, state: Any) -> None:
-        self._states[key] = state
-
-    def operations(self, owner: Owner) -> list[Operation]:
-        return self._tail.of(owner)
-
-    def row(self, key: bytes) -> bytes | None:
-        raise AssertionError("nothing is decided here")
-
-    async def fetch(self, *keys: bytes) -> None:
-        raise AssertionError("nothing is decided here")
 
 
 async def check_groups(store: Store, look: Callable[[], None] = lambda: None) -> list[Finding]:
@@ -77,6 +47,12 @@ async def check_groups(store: Store, look: Callable[[], None] = lambda: None) ->
             if group_id is not None:
                 known.add(group_id)
             findings += [Finding(f"group {key.hex()}", what) for what in wrong]
+    try:
+        # Queues and the metadata log keep pages too (queue/check.py).
+        for kind in (Kind.QUEUE, Kind.INTERNAL):
+            known |= {row.id async for _, row in list_names(store, kind)}
+    except CorruptError as error:
+        return [*findings, Finding("names", str(error))]
     findings += await _check_owned(store, known, look)
     return findings
 
@@ -90,7 +66,7 @@ async def _check_group(store: Store, tail: Tail, key: bytes) -> tuple[int | None
         if await _is_garbage(store, key):
             return None, []
         return None, [f"log {log_id} does not exist"]
-    view = _Rows(store, tail)
+    view = RowView(store, tail)
     state = await load_group(view, log_id, name)
     assert state is not None, "its row is there"
     wrong: list[str] = []

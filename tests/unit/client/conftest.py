@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ import pytest
 
 import penstock
 from integration.children import Child
+from penstock.aio import AsyncClaimedMessage, AsyncConsumer
+from penstock.client.handles import AsyncHandle
 
 
 class Awaited:
@@ -29,15 +31,33 @@ class Awaited:
             return found
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            result = found(*args, **kwargs)
-            if inspect.iscoroutine(result):
-                return asyncio.run_coroutine_threadsafe(result, self._loop).result()
-            return Awaited(result, self._loop)
+            return self._shown(found(*map(_bare, args), **kwargs))
 
         return call
 
+    def _shown(self, result: Any) -> Any:
+        if inspect.iscoroutine(result):
+            result = asyncio.run_coroutine_threadsafe(result, self._loop).result()
+        if isinstance(result, list):
+            return [self._shown(each) for each in result]
+        kinds = (AsyncHandle, AsyncClaimedMessage, AsyncConsumer, AsyncIterator)
+        return Awaited(result, self._loop) if isinstance(result, kinds) else result
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            try:
+                yield self._shown(self._handle.__anext__())
+            except StopAsyncIteration:
+                return
+
     def __reduce__(self) -> Any:
         return self._handle.__reduce__()
+
+
+def _bare(argument: Any) -> Any:
+    if isinstance(argument, list):
+        return [_bare(each) for each in argument]
+    return argument._handle if isinstance(argument, Awaited) else argument
 
 
 @pytest.fixture(scope="session")

@@ -227,7 +227,7 @@ def test_closed_handles_of_all_kinds_say_so(db: penstock.Database) -> None:
 
 
 def test_no_handle_is_pickled(db: penstock.Database) -> None:
-    for handle in (db, db.stream("s"), db.stream("s").group("g")):
+    for handle in (db, db.stream("s"), db.stream("s").group("g"), db.queue("q")):
         with pytest.raises(penstock.InvalidError):
             pickle.dumps(handle)
 
@@ -237,11 +237,16 @@ def test_both_faces_have_the_same_calls_with_the_same_arguments() -> None:
         (penstock.Database, penstock.aio.AsyncDatabase),
         (penstock.Stream, penstock.aio.AsyncStream),
         (penstock.Group, penstock.aio.AsyncGroup),
+        (penstock.Queue, penstock.aio.AsyncQueue),
+        (penstock.ClaimedMessage, penstock.aio.AsyncClaimedMessage),
+        (penstock.Consumer, penstock.aio.AsyncConsumer),
     ):
         names = {name for name in dir(awaited) if not name.startswith("_")}
         assert names == {name for name in dir(blocking) if not name.startswith("_")}
-        for name in names - {"close", "stream", "group"}:
+        for name in names - {"close", "stream", "group", "queue"}:
             method = getattr(blocking, name)
+            if isinstance(method, property):
+                continue
             assert inspect.signature(method) == inspect.signature(getattr(awaited, name))
             assert method.__doc__
 

@@ -252,7 +252,10 @@ def test_a_batch_larger_than_a_commit_is_one_all_the_same(tmp_path: Path) -> Non
 
 def test_the_public_names_are_these() -> None:
     assert sorted(penstock.__all__) == [
+        "Backoff",
+        "ClaimedMessage",
         "ConflictError",
+        "Consumer",
         "CorruptError",
         "Database",
         "FencedError",
@@ -261,7 +264,10 @@ def test_the_public_names_are_these() -> None:
         "Message",
         "NotFoundError",
         "PenstockError",
+        "Publish",
+        "Queue",
         "Stream",
+        "URI",
         "UnavailableError",
         "aio",
         "open",

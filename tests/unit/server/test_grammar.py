@@ -11,7 +11,6 @@ from penstock.log.catalogue import stream_name
 from penstock.server.resp.commands import COMMANDS, key_positions
 from penstock.server.resp.connection import find_command
 from penstock.server.resp.grammar import (
-    PARSERS,
     Ack,
     Configure,
     CountNames,
@@ -34,11 +33,12 @@ from penstock.server.resp.grammar import (
     Write,
 )
 from penstock.server.resp.housekeeping import HANDLERS
+from penstock.server.resp.parsers import PARSERS
 
 K = stream_name("k")
 
 
-def parse(line: str) -> Request:
+def parse(line: str) -> object:
     words = [word.encode("utf-8", "surrogateescape") for word in shlex.split(line)]
     command = COMMANDS[words[0].decode().upper()]
     command.check_arity(len(words))

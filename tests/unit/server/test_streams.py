@@ -17,7 +17,8 @@ from penstock.log.batch import build_bodies
 from penstock.log.catalogue import stream_name
 from penstock.log.read import Message
 from penstock.server.resp.commands import COMMANDS
-from penstock.server.resp.grammar import PARSERS
+from penstock.server.resp.grammar import Request
+from penstock.server.resp.parsers import PARSERS
 from penstock.server.resp.streams import _bodies, run
 from penstock.stream.deliver import Delivered
 
@@ -52,7 +53,7 @@ class Recorder:
 def ask(line: str, answer: Any, protocol: int = 3, limit: int = 1 << 20) -> tuple[bytes, Any]:
     words = line.encode().split()
     recorder = Recorder(answer)
-    request = PARSERS[COMMANDS[words[0].decode()].name](words)
+    request = cast(Request, PARSERS[COMMANDS[words[0].decode()].name](words))
     reply = asyncio.run(run(request, cast(Streams, recorder), protocol, limit))
     return reply, recorder.calls
 

@@ -10,7 +10,8 @@ Bounds       Reading pauses while too much waits; a client that does not read it
              buffer, no timer.
 Errors       A PenstockError is a reply. Anything else is a bug: it is logged with its traceback,
              answered with `-ERR internal error`, and the connection and the server go on.
-Not here     what commands do (housekeeping.py, streams.py), listening (server/serve.py).
+Not here     what commands do (housekeeping.py, streams.py, queues.py), listening
+             (server/serve.py).
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ import msgspec
 
 from penstock.codec.resp import STRANGER, Parser, error
 from penstock.errors import PenstockError
-from penstock.server.resp import housekeeping, streams
+from penstock.server.resp import housekeeping, queues, streams
 from penstock.server.resp.commands import COMMANDS, Command
 from penstock.server.resp.errors import INTERNAL, encode_error, unknown_command
-from penstock.server.resp.grammar import PARSERS, Read, ReadGroup, Request, parse_write
+from penstock.server.resp.grammar import Read, ReadGroup, Request, parse_write
+from penstock.server.resp.parsers import PARSERS
+from penstock.server.resp.queue_grammar import Claim, QueueRequest
 
 if TYPE_CHECKING:
     from penstock.server.serve import Server
@@ -55,6 +58,8 @@ _BY_WORD: dict[bytes, Command] = {
 }
 
 ReplyMode = Literal["on", "off", "skip", "skip next"]
+#: Requests that may wait; what they take must not be taken for nobody.
+Waiting = Read | ReadGroup | Claim
 
 
 def find_command(word: bytes) -> Command | None:
@@ -488,7 +493,7 @@ class Connection(asyncio.Protocol):
         try:
             command.check_arity(len(words))
             request = PARSERS[command.name](words)
-            if isinstance(request, Read | ReadGroup):
+            if isinstance(request, Waiting):
                 return await self._run_read(request)
             return await self._ask(request)
         except PenstockError as failure:
@@ -498,13 +503,18 @@ class Connection(asyncio.Protocol):
             counts.internal_errors += 1
             return INTERNAL
 
-    async def _ask(self, request: Request) -> bytes:
+    async def _ask(self, request: Request | QueueRequest) -> bytes:
         server = self.server
-        return await streams.run(
-            request, server.broker.streams, self.protocol, server.limits.output_bytes
-        )
+        broker, limit = server.broker, server.limits.output_bytes
+        if isinstance(request, QueueRequest):
+            return await queues.run(request, broker.queues, self.protocol, limit, self._is_gone)
+        return await streams.run(request, broker.streams, self.protocol, limit)
 
-    async def _run_read(self, request: Read | ReadGroup) -> bytes:
+    def _is_gone(self) -> bool:
+        """Nobody will read the reply that is being made."""
+        return self._lost or (self._ended and self._blocked is not None)
+
+    async def _run_read(self, request: Waiting) -> bytes:
         if request.block_ms == 0:
             # A read for somebody who is gone would deliver a group's entries to nobody.
             return b"" if self._lost else await self._ask(request)
@@ -530,5 +540,5 @@ class Connection(asyncio.Protocol):
         return await self._ask(request)
 
 
-def _without_block(request: Read | ReadGroup) -> Read | ReadGroup:
+def _without_block(request: Waiting) -> Waiting:
     return msgspec.structs.replace(request, block_ms=0)

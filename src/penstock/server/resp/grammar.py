@@ -18,12 +18,10 @@ import msgspec
 from penstock.errors import InvalidError
 from penstock.log.catalogue import LogName, stream_name
 from penstock.server.resp.commands import COMMANDS
+from penstock.server.resp.words import NUMBER_MAX, Words, number, text
 from penstock.stream.ack import Named
 from penstock.stream.deliver import MAX_PENDING, Start
 from penstock.stream.group import group_name
-
-#: Offsets and counts are this wide where they are stored.
-NUMBER_MAX = (1 << 63) - 1
 
 
 class Write(msgspec.Struct, frozen=True):
@@ -150,30 +148,12 @@ Request = (
 # ---- words ------------------------------------------------------------------------------------
 
 
-def text(word: bytes, what: str) -> str:
-    try:
-        return word.decode()
-    except UnicodeDecodeError:
-        raise InvalidError(f"{what} is not valid UTF-8: {word[:64]!r}") from None
-
-
 def key(word: bytes) -> LogName:
     return stream_name(text(word, "a stream's name"))
 
 
 def group_of(word: bytes) -> bytes:
     return group_name(text(word, "a group's name"))
-
-
-def number(word: bytes, what: str, *, low: int = 0, high: int = NUMBER_MAX) -> int:
-    # Python alone would take '1_0' and ' 1 '.
-    value = int(word) if len(word) <= 20 and word.removeprefix(b"-").isdigit() else None
-    if value is None or not -NUMBER_MAX - 1 <= value <= NUMBER_MAX:
-        shown = word[:32].decode("utf-8", "backslashreplace")
-        raise InvalidError(f"{what} is a whole number, not '{shown}'")
-    if not low <= value <= high:
-        raise InvalidError(f"{what} is at least {low}" if value < low else f"{what} is too large")
-    return value
 
 
 def start_of(word: bytes, what: str) -> Start:
@@ -183,49 +163,6 @@ def start_of(word: bytes, what: str) -> Start:
     return "new" if lower == b"new" else number(word, what)
 
 
-class _Words:
-    """What is left of a command."""
-
-    __slots__ = ("at", "command", "seen", "words")
-
-    def __init__(self, words: list[bytes], at: int) -> None:
-        self.words = words
-        self.at = at
-        self.command = COMMANDS[words[0].upper().decode()]
-        self.seen: set[bytes] = set()
-
-    def more(self) -> bool:
-        return self.at < len(self.words)
-
-    def take(self, what: str) -> bytes:
-        if self.at == len(self.words):
-            raise self.wrong(f"{what} is missing")
-        self.at += 1
-        return self.words[self.at - 1]
-
-    def option(self) -> bytes:
-        """The next option's name, in capitals."""
-        word = self.take("an option").upper()
-        if word in self.seen:
-            raise self.wrong(f"{word[:32].decode('utf-8', 'backslashreplace')} is given twice")
-        self.seen.add(word)
-        return word
-
-    def has(self, option: bytes) -> bool:
-        """Take this word, if it is the next one."""
-        if self.more() and self.words[self.at].upper() == option:
-            self.at += 1
-            return True
-        return False
-
-    def unknown(self) -> InvalidError:
-        word = self.words[self.at - 1][:64].decode("utf-8", "backslashreplace")
-        return self.wrong(f"'{word}' is not an option of {self.command.name}")
-
-    def wrong(self, message: str) -> InvalidError:
-        return InvalidError(message, hint=self.command.usage)
-
-
 # ---- the commands -----------------------------------------------------------------------------
 
 
@@ -233,7 +170,7 @@ def parse_write(words: list[bytes]) -> Write:
     name = key(words[1])
     if len(words) == 4:
         return Write(name, words[2:3], words[3:4], simple=True)
-    rest = _Words(words, 2)
+    rest = Words(words, 2)
     backlog: int | None = None
     producer: bytes | None = None
     sequence: int | None = None
@@ -270,7 +207,7 @@ def parse_write(words: list[bytes]) -> Write:
 def parse_read(words: list[bytes]) -> Read | ReadGroup:
     name = key(words[1])
     count = number(words[3], "count")
-    rest = _Words(words, 4)
+    rest = Words(words, 4)
     block_ms: int | None = 0
     group: bytes | None = None
     start: Start = "first"
@@ -339,7 +276,7 @@ def parse_ack(words: list[bytes]) -> Ack:
 def parse_group(words: list[bytes]) -> Request:
     verb = words[1].upper()
     name = key(words[2])
-    rest = _Words(words, 3)
+    rest = Words(words, 3)
     if verb == b"INFO":
         group = group_of(rest.take("the group")) if rest.more() else None
         return _ended(rest, GroupShow(name, group))
@@ -360,7 +297,7 @@ def parse_group(words: list[bytes]) -> Request:
             return _ended(rest, GroupDestroy(name, named))
 
 
-def _parse_group_create(rest: _Words, name: LogName, group: bytes) -> GroupCreate:
+def _parse_group_create(rest: Words, name: LogName, group: bytes) -> GroupCreate:
     start: Start = "first"
     max_pending = MAX_PENDING
     dead: LogName | None = None
@@ -377,10 +314,8 @@ def _parse_group_create(rest: _Words, name: LogName, group: bytes) -> GroupCreat
     return GroupCreate(name, group, start, max_pending, dead)
 
 
-def _ended(rest: _Words, request: Request) -> Request:
-    if rest.more():
-        rest.at += 1
-        raise rest.unknown()
+def _ended(rest: Words, request: Request) -> Request:
+    rest.end()
     return request
 
 
@@ -389,7 +324,7 @@ _LIMITS = {b"MAXLEN": "max_count", b"MAXBYTES": "max_bytes", b"MAXAGE": "max_age
 
 def parse_config(words: list[bytes]) -> Configure | ShowConfig:
     name = key(words[1])
-    rest = _Words(words, 2)
+    rest = Words(words, 2)
     options: dict[str, Any] = {}
     while rest.more():
         option = rest.option()

@@ -21,7 +21,7 @@ from penstock.codec.resp import OK, Reply, Simple, bulk, encode, error
 from penstock.errors import InvalidError
 from penstock.server.resp.commands import COMMANDS, Command, key_positions
 from penstock.server.resp.errors import unknown_subcommand
-from penstock.server.resp.grammar import number, text
+from penstock.server.resp.words import number, text
 
 if TYPE_CHECKING:
     from penstock.server.resp.connection import Connection

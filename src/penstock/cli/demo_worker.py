@@ -1,0 +1,94 @@
+"""One of the processes that share out jobs in the demo: it publishes, claims and acknowledges.
+
+Contract     `python -m penstock.cli.demo_worker LOCATION NUMBER`. It says `published` with ids when
+             its publish returned, `claimed` with ids and attempts of what it was given, and `done`
+             with the ids whose acknowledgement was answered. One job in fifty always fails. A
+             publish that ended without an answer is sent again with the same dedup ids. A line on
+             its standard input ends the publishing; it ends itself when the queue is empty. One
+             `os.write` per line, as in demo_writer.py.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+import threading
+
+import penstock
+from penstock.cli.demo_member import wait_for_word
+from penstock.errors import PenstockError
+
+QUEUE = "jobs"
+BATCH = 20
+MAX_ATTEMPTS = 3
+#: A job of a killed worker comes again after this long.
+LEASE_S = 1.0
+POISON = b"poison"
+
+
+def say(word: str, numbers: list[int]) -> None:
+    if numbers:
+        os.write(1, f"{word} {' '.join(map(str, numbers))}\n".encode())
+
+
+def publish_until(db: penstock.Database, number: int, told: threading.Event) -> None:
+    for batch in itertools.count():
+        jobs = [
+            penstock.Publish(
+                POISON if (batch * BATCH + i) % 50 == 7 else b"job %d" % i,
+                to=QUEUE,
+                dedup_id=f"{number}.{batch}.{i}",
+            )
+            for i in range(BATCH)
+        ]
+        ids = None
+        while ids is None:
+            try:
+                ids = db.publish_many(jobs)
+            except penstock.UnavailableError:
+                continue
+        say("published", ids)
+        if told.is_set():
+            return
+
+
+def work_until(queue: penstock.Queue, number: int, published: threading.Event) -> None:
+    while True:
+        try:
+            jobs = queue.claim(BATCH, wait=0.2, consumer=f"worker {number}")
+            if not jobs and published.is_set() and is_empty(queue):
+                return
+            say("claimed", [part for job in jobs for part in (job.id, job.attempts)])
+            queue.fail([job for job in jobs if job.payload == POISON], reason="it is poison")
+            good = [job for job in jobs if job.payload != POISON]
+            answers = queue.ack(good)
+            say("done", [job.id for job, done in zip(good, answers, strict=True) if done])
+        except penstock.UnavailableError:
+            continue  # what was not acknowledged comes again
+
+
+def is_empty(queue: penstock.Queue) -> bool:
+    stats = queue.stats()
+    return not stats.available and not stats.delayed and not stats.in_flight
+
+
+def main(location: str, number: int) -> None:
+    told, published = threading.Event(), threading.Event()
+    with penstock.open(location) as db:
+        queue = db.create_queue(
+            QUEUE, filter="false", lease=LEASE_S, max_attempts=MAX_ATTEMPTS, backoff=0.05
+        )
+        worker = threading.Thread(target=work_until, args=(queue, number, published), daemon=True)
+        worker.start()
+        threading.Thread(target=wait_for_word, args=(told,), daemon=True).start()
+        publish_until(db, number, told)
+        published.set()
+        worker.join()
+
+
+if __name__ == "__main__":
+    try:
+        main(sys.argv[1], int(sys.argv[2]))
+    except PenstockError as error:
+        sys.exit(f"{type(error).__name__}: {error}")

@@ -1,0 +1,185 @@
+"""Publishing: payload records, dedup ids, ids."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.codec.keys import KeyType, payload_key
+from penstock.codec.payload import BytesPayload, PayloadBlock, UriPayload, decode_payload
+from penstock.errors import CorruptError, InvalidError
+from penstock.queue.item import INLINE_BYTES, Item, PreparedBatch
+from penstock.queue.message import Fresh, read_contents
+from penstock.queue.publish import (
+    DEDUP_MS,
+    Published,
+    check_spilled,
+    publish_step,
+    reserve_step,
+    spilled_id,
+    spilled_uri,
+)
+from unit.queue.driver import QueueDriver, messages
+
+
+async def record(driver: QueueDriver, message_id: int) -> object:
+    value = await driver.store.get(payload_key(message_id))
+    return None if value is None else decode_payload(value)
+
+
+async def test_a_payload_alone_is_the_rfcs_record_and_neighbours_share_a_block() -> None:
+    driver = await QueueDriver.start()
+    (alone,) = await driver.publish(b"x")
+    first, second = await driver.publish(b"y", b"z")
+    assert await record(driver, alone) == BytesPayload(b"x")
+    assert isinstance(await record(driver, first), PayloadBlock)
+    assert await record(driver, second) is None
+
+
+async def test_a_uri_between_payloads_has_a_record_of_its_own() -> None:
+    driver = await QueueDriver.start()
+    ids = await driver.publish(Item(b"a"), Item(b"b"), Item(uri="s3://c"), Item(b"d"))
+    assert ids == list(range(ids[0], ids[0] + 4))
+    assert await record(driver, ids[2]) == UriPayload("s3://c")
+    contents = await read_contents(await driver.rows_alone(), ids, range(4))
+    found = [content and (content.payload, content.uri) for content in contents]
+    assert found == [(b"a", None), (b"b", None), (None, "s3://c"), (b"d", None)]
+
+
+async def test_a_spilled_payload_keeps_the_id_that_was_reserved_for_it() -> None:
+    driver = await QueueDriver.start()
+    numbers = await driver.do(reserve_step(3))
+    uri = spilled_uri(numbers[1], b"large")
+    large = Item(uri=uri, reserved=numbers[1])
+    ids = await driver.publish(
+        Item(b"a", reserved=numbers[0]), large, Item(b"b", reserved=numbers[2])
+    )
+    assert ids == list(numbers)
+    contents = await read_contents(await driver.rows_alone(), ids, range(3))
+    assert [content and content.payload for content in contents] == [b"a", None, b"b"]
+    await driver.clean()
+
+
+async def test_blocks_end_at_their_limits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.queue.publish.BLOCK_COUNT", 3)
+    monkeypatch.setattr("penstock.queue.publish.BLOCK_BYTES", 10)
+    driver = await QueueDriver.start()
+    payloads = [b"", b"", b"", b"1" * 6, b"2" * 6, b"3" * 11, b"4"]
+    ids = await driver.publish(*payloads)
+    assert len(await driver.keys(KeyType.PAYLOAD)) == 5
+    contents = await read_contents(await driver.rows_alone(), ids, range(7))
+    assert [content and content.payload for content in contents] == payloads
+
+
+def test_a_spilled_uri_names_its_message_and_proves_its_payload() -> None:
+    uri = spilled_uri(7, b"payload")
+    assert spilled_id(uri) == 7
+    assert spilled_id("s3://7") is None
+    check_spilled(uri, b"payload")
+    with pytest.raises(CorruptError):
+        check_spilled(uri, b"Payload")
+    with pytest.raises(CorruptError):
+        spilled_id(uri.replace("7", "seven", 1))
+
+
+async def test_a_dedup_id_gives_the_first_message_within_its_window() -> None:
+    driver = await QueueDriver.start()
+    (first,) = await driver.publish(Item(b"x", dedup_id="d"))
+    driver.clock.ms += DEDUP_MS - 1
+    assert await driver.publish(Item(b"y", dedup_id="d")) == [first]
+    driver.clock.ms += 1
+    (later,) = await driver.publish(Item(b"z", dedup_id="d"))
+    assert later != first
+    assert (await driver.stats()).routed == 2
+
+
+async def test_a_dedup_id_counts_within_a_batch_and_across_a_restart() -> None:
+    driver = await QueueDriver.start()
+    ids = await driver.publish(
+        Item(b"a", dedup_id="d"), Item(b"b"), Item(b"c", dedup_id="d"), Item(b"e", dedup_id="e")
+    )
+    assert ids[0] == ids[2]
+    assert len(set(ids)) == 3
+    driver = await driver.restarted()
+    assert await driver.publish(Item(b"f", dedup_id="e"), Item(b"g", dedup_id="e")) == [ids[3]] * 2
+    assert (await driver.stats()).routed == 3
+
+
+async def test_dedup_ids_of_queues_are_apart_and_end_with_the_queue() -> None:
+    driver = await QueueDriver.start()
+    await driver.create("other")
+    batch = [Item(b"", dedup_id="d", to=to) for to in (None, "q", "other", "q")]
+    ids = await driver.publish(*batch)
+    assert ids[1] == ids[3]
+    assert len(set(ids)) == 3
+    await driver.delete("other")
+    await driver.create("other")
+    assert (await driver.publish(Item(b"", dedup_id="d", to="other")))[0] not in ids
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        Item(b"x" * (INLINE_BYTES + 1)),
+        Item(headers={"_x": "y"}),
+        Item(headers={str(i): "" for i in range(256)}),
+        Item(headers={"a": 5}),  # type: ignore[dict-item]
+        Item(headers={"a": "x" * 65536}),
+        Item(uri=""),
+        Item(uri="x" * 65536),
+        Item(uri=" Penstock-Payload:7:x"),
+        Item(to=""),
+        Item(dedup_id=""),
+        Item(dedup_id="d" * 256),
+        Item(delay_ms=-1),
+        Item(retention_s=-1),
+        Item(retention_s=1 << 32),
+        Item(visible_at_ms=-1),
+        Item(visible_at_ms=1 << 63),
+        Item(created_at_ms=1 << 63),
+        Item(headers={"\ud800": ""}),
+        Item(to="\ud800"),
+        Item(dedup_id="\ud800"),
+        Item(uri="\ud800"),
+    ],
+)
+def test_a_message_that_cannot_be_stored_is_refused_and_named(item: Item) -> None:
+    with pytest.raises(InvalidError, match="message 1"):
+        PreparedBatch([Item(), item])
+
+
+async def test_255_headers_and_extreme_times_are_stored() -> None:
+    driver = await QueueDriver.start()
+    headers = {f"h{i}": "v" * (i % 3) for i in range(255)}
+    ids = await driver.publish(
+        Item(headers=headers, visible_at_ms=0),
+        Item(delay_ms=1 << 62, retention_s=(1 << 32) - 1, created_at_ms=(1 << 63) - 1),
+    )
+    contents = await read_contents(await driver.rows_alone(), ids, [0, 1])
+    assert contents[0] is not None
+    assert contents[0].headers == headers
+    assert contents[1] is not None
+    assert contents[1].created_at_ms == (1 << 63) - 1
+    await driver.clean()
+
+
+async def test_fresh_messages_are_found_by_offset_and_id_until_they_are_too_many() -> None:
+    fresh = Fresh(bytes_max=1500)
+    items = list(messages(4))
+    fresh.add(Published([7, 8], [0, 1], 0, 5), items[:2])
+    fresh.add(Published([7, 9], [1], 2, 6), items[2:])
+    assert fresh.find(8, 1) is not None
+    assert fresh.find(7, 1) is None, "another message"
+    found = fresh.find(9, 2)
+    assert found is not None
+    assert (found.payload, found.received_at_ms) == (b"3", 6)
+    assert fresh.find(9, 3) is None
+    fresh.add(Published([10], [0], 3, 6), items[:1])
+    assert fresh.find(8, 1) is None, "the oldest went"
+    assert fresh.find(10, 3) is not None
+
+
+async def test_an_empty_batch_stores_nothing() -> None:
+    driver = await QueueDriver.start()
+    published = await driver.do(publish_step(PreparedBatch([])))
+    assert published.ids == []
+    assert await driver.keys(KeyType.PAYLOAD) == []

@@ -1,0 +1,268 @@
+"""Messages that nobody needs go: payloads, metadata, objects, and what counted them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.broker.broker import Broker
+from penstock.broker.queuekeeping import GRACE_MS, ORPHAN_MS
+from penstock.codec.keys import KeyType, prefix, prefix_end
+from penstock.codec.payload import PayloadBlock, decode_payload
+from penstock.log.catalogue import open_target
+from penstock.log.check import check_log
+from penstock.log.pages import Tail
+from penstock.log.rowview import RowView
+from penstock.queue.check import check_queues
+from penstock.queue.item import Item
+from penstock.queue.state import queue_name
+from penstock.queue.taken import METADATA, RECLAIM_MS
+from penstock.store.memory import MemoryDisk, MemoryStore
+from penstock.store.objects import MemoryObjects
+from unit.broker.driver import StepClock, upkeep_of
+
+Q = queue_name("q")
+MODULES = (
+    "codec.taken",
+    "queue.reclaim",
+    "queue.route",
+    "queue.flush",
+    "queue.check_messages",
+    "broker.queuekeeping",
+)
+
+
+class World:
+    def __init__(self) -> None:
+        self.clock, self.disk, self.objects = StepClock(), MemoryDisk(), MemoryObjects()
+
+    async def open(self) -> Broker:
+        async def opener(after: int | None) -> MemoryStore:
+            return await MemoryStore.open(self.disk, clock=self.clock)
+
+        self.broker = await Broker.start(opener, self.clock, deadline=30, objects=self.objects)
+        await upkeep_of(self.broker).stop()
+        return self.broker
+
+    @property
+    def store(self) -> Any:
+        return self.broker.committer._require_store()
+
+    async def upkeep(self) -> None:
+        """Everything that is due."""
+        upkeep = upkeep_of(self.broker)
+        for _ in range(20):
+            now_ms = self.broker.committer.now_ms()
+            for what in [what for what, at_ms in upkeep._due.items() if at_ms <= now_ms]:
+                del upkeep._due[what]
+                await upkeep._do(self.broker.committer, what)
+
+    async def payloads(self) -> dict[bytes, Any]:
+        low = prefix(KeyType.PAYLOAD)
+        return {
+            key: decode_payload(value)
+            async for rows in self.store.scan(low, prefix_end(low))
+            for key, value in rows
+        }
+
+    async def living(self) -> int:
+        return sum(
+            record.count if isinstance(record, PayloadBlock) else 1
+            for record in (await self.payloads()).values()
+        )
+
+    async def edge(self) -> tuple[int, int]:
+        log = await open_target(RowView(self.store, Tail()), METADATA)
+        assert log is not None
+        return log.first, log.next
+
+    async def clean(self) -> None:
+        assert await check_queues(self.store) == []
+        assert await check_log(self.store) == []
+
+    async def work(self, count: int) -> None:
+        found = await self.broker.queues.claim(Q, count)
+        assert len(found) == count
+        assert all(await self.broker.queues.ack(Q, [message.receipt for message in found]))
+        self.clock.pass_ms(RECLAIM_MS)
+        await self.upkeep()
+        await self.clean()
+
+
+@pytest.fixture
+async def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    for module in MODULES:
+        monkeypatch.setattr(f"penstock.{module}.PAGE_SLOTS", 8)
+    world = World()
+    await world.open()
+    await world.broker.queues.create(Q)
+    return world
+
+
+async def test_what_every_queue_is_done_with_goes_and_the_edge_moves(world: World) -> None:
+    await world.broker.queues.create(queue_name("b"))
+    await world.broker.queues.publish([Item(b"%d" % i) for i in range(20)])
+    await world.work(20)
+    assert await world.living() == 20, "b holds them"
+    await world.broker.queues.purge(queue_name("b"))
+    world.clock.pass_ms(RECLAIM_MS)
+    await world.upkeep()
+    await world.clean()
+    assert await world.living() == 0
+    assert await world.edge() == (16, 20), "it moves by whole pages of takers"
+
+
+async def test_a_block_is_written_anew_when_half_of_it_is_dead(world: World) -> None:
+    ids = await world.broker.queues.publish([Item(b"%d" % i) for i in range(8)])
+    await world.work(3)
+    assert await world.living() == 8
+    await world.work(1)
+    assert await world.living() == 4
+    left = await world.broker.queues.claim(Q, 8)
+    assert [(m.id, m.payload) for m in left] == [(i, b"%d" % (i - ids[0])) for i in ids[4:]]
+
+
+async def test_a_block_over_the_edge_goes_with_its_last_message(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first messages have no page of takers any more by then, and no operations either."""
+    monkeypatch.setattr("penstock.log.pages.TAIL_RECORDS", 2)
+    await world.broker.queues.publish([Item(b"")] * 5)
+    await world.broker.queues.publish([Item(b"x")] * 10)
+    await world.work(8)
+    assert (await world.edge())[0] == 8
+    assert await world.living() == 10, "three of ten are dead"
+    await world.work(7)
+    assert await world.payloads() == {}
+
+
+async def test_pages_of_takers_below_the_edge_are_not_written_again(world: World) -> None:
+    await world.broker.queues.publish([Item(b"x")] * 20)
+    await world.work(20)
+    tail = world.broker.committer.tail
+    while not tail.long:
+        await world.broker.queues.publish([Item(b"y")])
+    await world.upkeep()
+    assert tail.short
+    await world.clean()
+
+
+async def test_messages_past_their_retention_go_after_a_grace(world: World) -> None:
+    await world.broker.queues.create(queue_name("none"), filter="false")
+    await world.broker.queues.publish([Item(b"x", retention_s=1), Item(b"y")])
+    world.clock.pass_ms(1001)
+    await world.upkeep()
+    assert await world.living() == 2
+    world.clock.pass_ms(GRACE_MS)
+    await world.upkeep()
+    await world.clean()
+    left = await world.broker.queues.claim(Q, 5)
+    assert [message.payload for message in left] == [b"y"]
+    assert (await world.broker.queues.stats(Q)).expired == 1
+
+
+async def test_a_failed_message_keeps_its_payload_until_its_retention(world: World) -> None:
+    await world.broker.queues.alter(Q, max_attempts=1)
+    await world.broker.queues.publish([Item(b"x", retention_s=5), Item(b"y")])
+    found = await world.broker.queues.claim(Q, 2)
+    await world.broker.queues.fail(Q, [message.receipt for message in found])
+    for passed, payloads in ((1000, [b"x", b"y"]), (4000 + GRACE_MS + 1, [None, b"y"])):
+        world.clock.pass_ms(passed)
+        await world.upkeep()
+        page = await world.broker.queues.failed(Q)
+        assert [m.payload for m in page.messages if hasattr(m, "payload")] == payloads
+        await world.clean()
+    redriven = await world.broker.queues.redrive(Q)
+    assert (redriven.count, redriven.expired) == (1, 1)
+
+
+async def test_the_object_of_a_spilled_payload_goes_with_its_message(world: World) -> None:
+    large = b"x" * (1 << 20) + b"y"
+    (number,) = await world.broker.queues.publish([Item(large)])
+    assert world.objects.objects == {number: large}
+    world.broker.queues._fresh.clear()
+    (message,) = await world.broker.queues.claim(Q, 1)
+    assert message.payload == large
+    await world.broker.queues.ack(Q, [message.receipt])
+    world.clock.pass_ms(RECLAIM_MS)
+    await world.upkeep()
+    assert world.objects.objects == {}
+    await world.clean()
+
+
+async def test_an_object_without_a_message_is_collected_and_one_with_a_message_is_not(
+    world: World,
+) -> None:
+    large = b"x" * (1 << 20) + b"y"
+    (number,) = await world.broker.queues.publish([Item(large)])
+    world.objects.objects[number + 1] = b"its broker died"
+    await world.open()
+    await world.upkeep()
+    assert len(world.objects.objects) == 2, "it may be about to be committed"
+    world.clock.pass_ms(ORPHAN_MS)
+    await world.upkeep()
+    assert world.objects.objects == {number: large}
+
+
+async def test_a_crash_after_any_commit_of_a_reclaim_loses_nothing(world: World) -> None:
+    ids = await world.broker.queues.publish([Item(b"%d" % i) for i in range(30)])
+    found = await world.broker.queues.claim(Q, 20)
+    await world.broker.queues.ack(Q, [message.receipt for message in found])
+    world.clock.pass_ms(RECLAIM_MS)
+
+    class Crash(BaseException):
+        pass
+
+    for commits in range(12):
+        submit, left = world.broker.committer.submit, [commits]
+
+        async def counted(*steps: Any, submit: Any = submit, left: Any = left) -> Any:
+            if not left[0]:
+                raise Crash
+            left[0] -= 1
+            return await submit(*steps)
+
+        world.broker.committer.submit = counted  # type: ignore[method-assign]
+        try:
+            await world.upkeep()
+        except Crash:
+            await world.open()
+            await world.clean()
+    await world.upkeep()
+    assert await world.living() == 10
+    left_over = await world.broker.queues.claim(Q, 30)
+    assert [message.id for message in left_over] == ids[20:]
+
+
+async def test_a_store_that_opens_again_twice_costs_no_object_of_a_message_under_way(
+    world: World,
+) -> None:
+    """Its payload is an object, its message is about to be committed."""
+    world.objects.objects[500] = b"large"
+    for _ in range(2):
+        upkeep_of(world.broker).look_again()
+        await world.upkeep()
+    assert 500 in world.objects.objects
+
+
+async def test_an_object_without_a_message_is_collected_by_a_broker_that_stays_open(
+    world: World,
+) -> None:
+    await world.upkeep()
+    large = b"x" * (1 << 20) + b"y"
+    await world.broker.queues.publish([Item(large, dedup_id="d")])
+    await world.broker.queues.publish([Item(large, dedup_id="d")])
+    for _ in range(3):
+        world.clock.pass_ms(ORPHAN_MS)
+        await world.upkeep()
+    assert len(world.objects.objects) == 1
+
+
+async def test_the_edge_moves_behind_messages_that_went_by_their_retention(world: World) -> None:
+    await world.broker.queues.publish([Item(b"x", retention_s=1)] * 20)
+    world.clock.pass_ms(1001 + GRACE_MS)
+    await world.upkeep()
+    assert await world.payloads() == {}
+    await world.clean()
+    assert (await world.edge())[0] == 20
