@@ -11,6 +11,7 @@ Not here     arity (commands.py), running a request (streams.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -148,6 +149,7 @@ Request = (
 # ---- words ------------------------------------------------------------------------------------
 
 
+@lru_cache(1024)  # the same few names come again and again; a name is at most 255 bytes long
 def key(word: bytes) -> LogName:
     return stream_name(text(word, "a stream's name"))
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any, Literal
 
 import msgspec
@@ -141,6 +142,7 @@ QueueRequest = (
 # ---- words ------------------------------------------------------------------------------------
 
 
+@lru_cache(1024)
 def queue_of(word: bytes) -> LogName:
     return queue_name(text(word, "a queue's name"))
 
