@@ -22,6 +22,7 @@ from penstock.broker.queueanswers import (
     QueueMessage,
 )
 from penstock.codec.attempts import Attempt, Ending
+from penstock.errors import NotFoundError
 from penstock.log.catalogue import LogName
 from penstock.queue.backoff import Backoff, check_backoff
 from penstock.queue.item import Item, PreparedBatch
@@ -71,7 +72,11 @@ class RemoteQueues:
         await self._remote.ask("QUEUE.ALTER", name.name, *_setting_words(options))
 
     async def delete(self, name: LogName) -> bool:
-        return bool(await self._remote.ask("QUEUE.DEL", name.name))
+        try:
+            await self._remote.ask("QUEUE.DEL", name.name)
+        except NotFoundError:
+            return False
+        return True
 
     async def names(self, pattern: str = "*") -> list[str]:
         return [name.decode() for name in await self._remote.ask("QUEUE.LS", pattern)]

@@ -62,8 +62,7 @@ def ask(
             OK,
         ),
         ("QUEUE.ALTER q FILTER ''", None, [call("alter", Q, filter=None)], OK),
-        ("QUEUE.DEL q", True, [call("delete", Q)], 1),
-        ("QUEUE.DEL q", False, [call("delete", Q)], 0),
+        ("QUEUE.DEL q", True, [call("delete", Q)], Simple("OK")),
         ("QUEUE.LS a*", ["a", "ab"], [call("names", "a*")], ["a", "ab"]),
         (
             "QUEUE.INFO q",
@@ -105,10 +104,16 @@ def ask(
         ("QUEUE.EXTEND q 5 a", [True], [call("extend", Q, ["a"], 5)], [1]),
         ("QUEUE.RELEASE q a", [False], [call("release", Q, ["a"])], [0]),
         (
-            "QUEUE.DONE q",
+            "QUEUE.DONE q 0",
             Page([DoneMessage(1, 2, 3)], 4),
             [call("done", Q, 0)],
             [4, [{"id": 1, "done_at": 2, "attempts": 3}]],
+        ),
+        (
+            "QUEUE.DONE q",
+            Page([DoneMessage(1, 2, 3)], None),
+            [call("done", Q, 0)],
+            [{"id": 1, "done_at": 2, "attempts": 3}],
         ),
         (
             "QUEUE.FAILED q 4",

@@ -113,12 +113,12 @@ class Release(msgspec.Struct, frozen=True):
 
 class ListDone(msgspec.Struct, frozen=True):
     name: LogName
-    cursor: int = 0
+    cursor: int | None = None  # None: everything
 
 
 class ListFailed(msgspec.Struct, frozen=True):
     name: LogName
-    cursor: int = 0
+    cursor: int | None = None  # None: everything
 
 
 class ShowAttempts(msgspec.Struct, frozen=True):
@@ -363,9 +363,9 @@ def parse_extend(words: list[bytes]) -> Extend:
 # ---- what became of messages ------------------------------------------------------------------
 
 
-def _cursor(words: list[bytes]) -> int:
+def _cursor(words: list[bytes]) -> int | None:
     rest = Words(words, 2)
-    cursor = number(rest.take("the cursor"), "cursor") if rest.more() else 0
+    cursor = number(rest.take("the cursor"), "cursor") if rest.more() else None
     rest.end()
     return cursor
 

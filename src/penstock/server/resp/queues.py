@@ -12,7 +12,7 @@ Not here     the words of a command (queue_grammar.py), order and waiting (conne
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import assert_never
 
 import msgspec
@@ -23,6 +23,7 @@ from penstock.codec.attempts import Attempt
 from penstock.codec.resp import NULL, Reply, Simple, bulk, encode
 from penstock.errors import InvalidError
 from penstock.log.catalogue import LogName
+from penstock.queue.state import missing
 from penstock.queue.stats import Stats
 from penstock.server.resp.queue_grammar import (
     AckReceipts,
@@ -51,6 +52,8 @@ from penstock.server.resp.queue_grammar import (
 )
 
 _OK = Simple("OK")
+#: How many done or failed messages one reply lists without a cursor.
+LISTED_MAX = 100_000
 
 
 async def run(
@@ -93,7 +96,9 @@ async def _run_small(
             await queues.alter(name, **options)
             return _OK
         case Drop(name):
-            return int(await queues.delete(name))
+            if not await queues.delete(name):
+                raise missing(name)
+            return _OK
         case Ls(pattern):
             return await queues.names(pattern)
         case Describe(name):
@@ -112,9 +117,9 @@ async def _run_small(
             await queues.configure(reclaim=reclaim)
             return _OK
         case ListDone(name, cursor):
-            return _page(await queues.done(name, cursor))
+            return await _list(queues.done, name, cursor)
         case ListFailed(name, cursor):
-            return _page(await queues.failed(name, cursor))
+            return await _list(queues.failed, name, cursor)
         case ShowAttempts(name, message_id):
             return [_attempt_map(each) for each in await queues.attempts(name, message_id)]
         case Redrive(name, ids, with_expired):
@@ -263,15 +268,34 @@ def _stats_map(stats: Stats) -> dict[str, Reply]:
     return found
 
 
-def _page(page: Page) -> list[Reply]:
-    """As SCAN: the cursor to go on with, 0 at the end, and what was found."""
-    found: list[Reply] = [
+async def _list(
+    pages: Callable[[LogName, int], Awaitable[Page]], name: LogName, cursor: int | None
+) -> list[Reply]:
+    """Everything; with a cursor as SCAN: the one to go on with, 0 at the end, and what was found.
+    What is too much for one reply is refused when it is encoded."""
+    if cursor is not None:
+        page = await pages(name, cursor)
+        return [page.next or 0, _messages(page)]
+    found: list[Reply] = []
+    after: int | None = 0
+    while after is not None:
+        page = await pages(name, after)
+        found += _messages(page)
+        if len(found) > LISTED_MAX:
+            raise InvalidError(
+                f"there are more than {LISTED_MAX:,} messages", hint="give a cursor, 0 at first"
+            )
+        after = page.next
+    return found
+
+
+def _messages(page: Page) -> list[Reply]:
+    return [
         _failed_map(message)
         if isinstance(message, FailedMessage)
         else {"id": message.id, "done_at": message.done_at_ms, "attempts": message.attempts}
         for message in page.messages
     ]
-    return [page.next or 0, found]
 
 
 def _failed_map(message: FailedMessage) -> dict[str, Reply]:
