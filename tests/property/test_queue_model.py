@@ -477,7 +477,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.settle(
                 name,
                 self.q.fail(queue_name(name), _texts(chosen), delay_ms=0, reason="no"),
-                lambda q, chosen=chosen: self.model.fail(q, chosen, 0, "no", self.now_ms),  # type: ignore[misc]
+                lambda q, chosen=chosen: self.model.fail(q, chosen, 0, "no", self.now_ms),
             )
         self.clock.pass_ms(data.draw(st.sampled_from([0, 1, 1001])))
         if then == "redrive":

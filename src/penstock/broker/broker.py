@@ -134,7 +134,7 @@ class Broker:
         pages = PageKeeping(committer, upkeep.remind)
         upkeep.add(keeping.chores)
         upkeep.add(pages.chores)
-        upkeep.add(QueueKeeping(cache, objects, upkeep.remind).chores)
+        upkeep.add(QueueKeeping(cache, clock, objects, upkeep.remind).chores)
         broker = cls(committer, streams, queues, upkeep, lock)
         await committer.open()
         upkeep.start(committer)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from penstock.broker.commit import Committer, Shown
+from penstock.clock import Clock
 from penstock.codec.keys import (
     KeyType,
     Kind,
@@ -69,14 +70,16 @@ class QueueKeeping:
     def __init__(
         self,
         cache: NodeCache,
+        clock: Clock,
         objects: Objects,
         remind: Callable[[list[Timer]], None],
     ) -> None:
         self._cache = cache
+        self._clock = clock
         self._objects = objects
         self._remind = remind
         #: Objects, and when they were first seen.
-        self._seen_ms: dict[int, int] = {}
+        self._seen_s: dict[int, float] = {}
         self.chores = {
             "lease": self._clear,
             "retention": self._clear,
@@ -224,12 +227,14 @@ class QueueKeeping:
 
     async def _collect_orphans(self, committer: Committer, what: StateKey) -> None:
         """Objects whose message was never committed: their broker died in between."""
-        now_ms = committer.now_ms()
-        self._remind([Timer(now_ms + ORPHAN_MS, ("orphans", None))])
+        self._remind([Timer(committer.now_ms() + ORPHAN_MS, ("orphans", None))])
+        # Not by the wall clock, which may jump while a message is on its way.
+        now_s = self._clock.monotonic()
         numbers = await self._objects.numbers()
-        self._seen_ms = {number: self._seen_ms.get(number, now_ms) for number in numbers}
+        self._seen_s = {number: self._seen_s.get(number, now_s) for number in numbers}
         for number in numbers:
-            if self._seen_ms[number] + ORPHAN_MS <= now_ms and not await committer.read(
+            old = now_s - self._seen_s[number] >= ORPHAN_MS / 1000
+            if old and not await committer.read(
                 lambda view, number=number: _has_payload(view, number)  # type: ignore[misc]
             ):
                 await self._objects.delete(number)
