@@ -329,6 +329,19 @@ def test_closing_lets_commands_in_flight_finish(
         reader.close()
 
 
+def test_who_connects_while_the_server_closes_is_not_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An error would be taken for an answer; a client that finds nobody looks for the next one."""
+    with RespServer() as served:
+        event = served.call(asyncio.Event)
+        monkeypatch.setattr(served.server, "_empty", event)
+        with served.connect() as late, pytest.raises(ConnectionError):
+            assert late.rest() == b""
+            raise ConnectionError  # however it was cut
+        monkeypatch.undo()
+
+
 def clients(served: RespServer) -> list[Connection]:
     return list(served.server.clients.values())
 

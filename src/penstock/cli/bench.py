@@ -13,6 +13,7 @@ from rich.table import Table
 from penstock.cli.bench_append import CASES, AppendCase, AppendResult
 from penstock.cli.bench_log import LogResult, measure_log
 from penstock.cli.bench_peers import require_redis
+from penstock.cli.bench_queue import OURS, QueueCase, QueueResult, measure_queues
 from penstock.cli.bench_stream import STREAM_CASES, StreamResult, measure_streams
 from penstock.cli.options import Folder, Json
 from penstock.cli.output import print_json, progress_bars, result_console
@@ -111,6 +112,85 @@ def stream_table(result: StreamResult) -> Table:
             f"{'at most' if case.lower else 'at least'} {case.target:g}x",
             style=None if case.met else "red",
         )
+    return table
+
+
+@app.command(name="queue")
+def queue(
+    seconds: Annotated[float, typer.Option(min=0.1, help="For each side of each case.")] = 4.0,
+    turns: Annotated[int, typer.Option(min=1, help="How often all sides take turns.")] = 4,
+    backlog: Annotated[
+        int, typer.Option(min=1000, help="Messages in the long queue that is compared.")
+    ] = 200_000,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Queues in process and over RESP, beside Redis, RabbitMQ and PostgreSQL.
+
+    Each of them only where it is installed. All run on loopback, in new folders inside the current
+    one or --folder, which are removed afterwards; every publish is durable before it returns.
+    """
+    work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
+    try:
+        with progress_bars() as bars:
+            task = bars.add_task("bench queue", total=None, note="")
+            result = measure_queues(
+                work,
+                seconds=seconds,
+                turns=turns,
+                backlog=backlog,
+                report=lambda note: bars.update(task, note=note),
+            )
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if as_json:
+        print_json(result)
+    else:
+        console = result_console()
+        console.print(queue_table(result))
+        console.print(backlog_table(result))
+
+
+def queue_table(result: QueueResult) -> Table:
+    missing = [f"{name}: {why}" for name, why in result.missing.items()]
+    table = Table(
+        title="Queues, 100 B messages, every publish durable",
+        caption="; ".join(missing) or None,
+    )
+    table.add_column("what")
+    systems = list(result.cases[0].results)
+    for name in (*systems, "best other", "wanted"):
+        table.add_column(name, justify="right")
+    for case in result.cases:
+        table.add_row(case.name, *(queue_cell(case, name) for name in systems), *ratios(case))
+    return table
+
+
+def queue_cell(case: QueueCase, name: str) -> str:
+    value = case.results[name]
+    text = f"{value:,.2f} ms" if case.unit == "ms" else f"{value:,.0f}/s"
+    return f"[red]{text}[/]" if name in OURS and case.met(name) is False else text
+
+
+def ratios(case: QueueCase) -> tuple[str, str]:
+    """Ours in terms of the best other one, in process and over RESP; and what is wanted."""
+    best = case.best
+    found = [f"{case.results[name] / best:.2f}x" for name in OURS] if best else ["none"]
+    if case.wanted is None:
+        return ", ".join(found), ""
+    limit = f"{case.wanted:g} {case.unit}" if case.absolute else f"{case.wanted:g}x"
+    return ", ".join(found), f"{'at most' if case.lower else 'at least'} {limit}"
+
+
+def backlog_table(result: QueueResult) -> Table:
+    table = Table(
+        title="Claim and ack of 100 over RESP, by how many messages wait",
+        caption=f"ratio {result.backlog_ratio:.2f}x, wanted at most {result.backlog_wanted:g}x",
+    )
+    for name in ("messages", "p50", "memory (RSS)"):
+        table.add_column(name, justify="right")
+    for row in result.backlogs:
+        table.add_row(f"{row.messages:,}", f"{row.p50_ms:.2f} ms", mib(row.rss_bytes))
     return table
 
 

@@ -16,9 +16,10 @@ def percentile(values: Sequence[float], percent: float) -> float:
     return ordered[int(rank) - 1]
 
 
-def memory_bytes() -> tuple[int, int]:
-    """(resident now, highest so far) of this process."""
-    fields = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+def memory_bytes(pid: int | None = None) -> tuple[int, int]:
+    """(resident now, highest so far) of this process, or of another one."""
+    status = Path(f"/proc/{'self' if pid is None else pid}/status").read_text()
+    fields = dict(line.split(":", 1) for line in status.splitlines())
     return _kib(fields["VmRSS"]), _kib(fields["VmHWM"])
 
 

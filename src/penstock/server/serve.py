@@ -98,9 +98,13 @@ class Server:
     def next_id(self) -> int:
         return next(self._ids)
 
+    @property
+    def closing(self) -> bool:
+        return self._empty is not None
+
     def admit(self, connection: Connection) -> bool:
         self.counts.connections += 1
-        if len(self.clients) >= self.limits.connections or self._empty is not None:
+        if len(self.clients) >= self.limits.connections:
             self.counts.rejected += 1
             return False
         self.clients[connection.id] = connection

@@ -172,7 +172,9 @@ class Connection(asyncio.Protocol):
         self.transport = cast(asyncio.Transport, transport)
         limits = self.server.limits
         self.transport.set_write_buffer_limits(high=min(limits.unread_bytes, limits.output_bytes))
-        if not self.server.admit(self):
+        if self.server.closing:
+            self.cut()  # as if nobody had listened any more: the client looks for the next one
+        elif not self.server.admit(self):
             self.transport.write(error("ERR", "max number of clients reached"))
             self.transport.close()
             self.closing = True
