@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import struct
@@ -336,9 +337,10 @@ def test_who_connects_while_the_server_closes_is_not_answered(
     with RespServer() as served:
         event = served.call(asyncio.Event)
         monkeypatch.setattr(served.server, "_empty", event)
-        with served.connect() as late, pytest.raises(ConnectionError):
-            assert late.rest() == b""
-            raise ConnectionError  # however it was cut
+        heard = b""
+        with served.connect() as late, contextlib.suppress(ConnectionError):
+            heard = late.rest()
+        assert heard == b""
         monkeypatch.undo()
 
 
