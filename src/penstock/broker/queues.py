@@ -29,7 +29,7 @@ from penstock.broker.queueanswers import (
 from penstock.broker.turns import Turns
 from penstock.clock import Clock
 from penstock.codec.attempts import Attempt
-from penstock.codec.keys import Kind, secret_key
+from penstock.codec.keys import Kind, payload_key, secret_key
 from penstock.codec.queueoperation import PageKind, join
 from penstock.codec.queuestate import AVAILABLE, IN_FLIGHT, Entries
 from penstock.codec.scalars import NEVER_MS
@@ -74,6 +74,8 @@ PART_BYTES = 4 << 20
 #: What a message costs besides its payload, in parts of a batch.
 _MESSAGE_BYTES = 200
 PEEK_MAX = 10_000
+#: Receipts that are remembered.
+MADE_MAX = 32_768
 #: Failed messages are listed so many at a time, until they are so large together.
 LIST_COUNT = 4
 LIST_BYTES = 16 << 20
@@ -91,6 +93,7 @@ class Queues:
         self._fresh = Fresh()
         self._payloads = Payloads()
         self._secret: bytes | None = None
+        self._made: dict[str, Lease] = {}
         self._turns = Turns(self._available, self._set_alarm)
         self._due_ms: dict[LogName, int] = {}
         self._alarms: dict[LogName, asyncio.TimerHandle] = {}
@@ -264,6 +267,9 @@ class Queues:
             return []
         key = await self._key()
         contents = await self._contents(entries)
+        leases = leases_of(claimed.queue, entries)
+        receipts = [make_receipt(key, each.queue, each.message_id, each.number) for each in leases]
+        self._remember(receipts, leases)
         return [
             QueueMessage(
                 id=message_id,
@@ -277,21 +283,27 @@ class Queues:
                 visible_at_ms=visible,
                 claimed_at_ms=begun,
                 lease_deadline_ms=deadline,
-                receipt=make_receipt(key, claimed.queue, message_id, lease),
+                receipt=receipt,
             )
-            for message_id, priority, attempts, visible, begun, deadline, lease, content in zip(
+            for message_id, priority, attempts, visible, begun, deadline, receipt, content in zip(
                 entries["message_id"].tolist(),
                 entries["priority"].tolist(),
                 entries["attempts"].tolist(),
                 entries["visible_at_ms"].tolist(),
                 entries["claimed_at_ms"].tolist(),
                 entries["lease_deadline_ms"].tolist(),
-                entries["lease_number"].tolist(),
+                receipts,
                 contents,
                 strict=True,
             )
             if content is not None  # its retention ended in this moment
         ]
+
+    def _remember(self, receipts: list[str], leases: list[Lease]) -> None:
+        """Those that come back here need not be verified: they were made here."""
+        self._made.update(zip(receipts, leases, strict=True))
+        while len(self._made) > MADE_MAX:
+            del self._made[next(iter(self._made))]
 
     async def peek(self, name: LogName, count: int) -> list[QueueMessage]:
         """The messages that would be claimed next."""
@@ -342,12 +354,18 @@ class Queues:
                 found[i] = content
         return [content and await self._whole(content) for content in found]
 
-    async def _whole(self, content: Content) -> Content:
-        """With the payload of an object of ours."""
+    async def _whole(self, content: Content) -> Content | None:
+        """With the payload of an object of ours; None: the message was removed meanwhile."""
         number = None if content.uri is None else spilled_id(content.uri)
         if number is None or content.uri is None:
             return content
-        payload = await self._objects.get(number)
+        try:
+            payload = await self._objects.get(number)
+        except CorruptError:
+            # An object goes after its row, and memory may know neither.
+            if await self._committer.read(lambda view: view.store.get(payload_key(number))) is None:
+                return None
+            raise
         check_spilled(content.uri, payload)
         return msgspec.structs.replace(content, payload=payload, uri=None)
 
@@ -377,8 +395,8 @@ class Queues:
     async def _settle(self, receipts: Sequence[str], make_step: Any) -> list[bool]:
         """One truth per receipt; forged ones are as stale as old ones."""
         key = await self._key()
-        opened = [open_receipt(key, receipt) for receipt in receipts]
-        leases = [Lease(each.queue, each.message_id, each.lease) for each in opened if each]
+        opened = [self._made.get(receipt) or _lease(key, receipt) for receipt in receipts]
+        leases = [each for each in opened if each]
         (found,) = await self._committer.submit(make_step(leases))
         truths = iter(found)
         return [each is not None and next(truths) for each in opened]
@@ -531,6 +549,11 @@ class Queues:
 
     def finished(self, error: PenstockError) -> None:
         self._turns.end(error)
+
+
+def _lease(key: bytes, text: str) -> Lease | None:
+    found = open_receipt(key, text)
+    return None if found is None else Lease(found.queue, found.message_id, found.lease)
 
 
 def _heard(reply: asyncio.Future[list[Any]]) -> None:

@@ -16,7 +16,6 @@ from penstock.codec.operations import Operation
 from penstock.codec.queueoperation import (
     PageKind,
     decode_head_row,
-    decode_queue_operation,
     encode_head_row,
 )
 from penstock.codec.taken import PAGE_SLOTS, encode_taken_head, encode_taken_page
@@ -29,20 +28,21 @@ from penstock.queue.state import (
     head_row,
     load_page,
     load_queue_by_id,
+    page_place,
     page_row_key,
+    pages_of,
     queue_state_key,
 )
-from penstock.queue.taken import load_head, load_taken_page, pages_of
+from penstock.queue.taken import load_head, load_taken_page
+from penstock.queue.taken import pages_of as taken_pages_of
 
 #: Pages of one commit: about a megabyte.
 FLUSH_PAGES = 32
 TAKEN_PAGES = 256
 
 
-class Place(msgspec.Struct, frozen=True):
-    kind: PageKind
-    number: int
-    priority: int
+#: Kind, number and priority of a page.
+Place = tuple[PageKind, int, int]
 
 
 class Flush(msgspec.Struct, frozen=True):
@@ -54,11 +54,10 @@ class Flush(msgspec.Struct, frozen=True):
 
 
 def plan_flush(operations: Sequence[Operation]) -> Flush:
-    places: dict[Place, None] = {}
+    codes: set[int] = set()
     for operation in operations:
-        for delta in decode_queue_operation(operation.body).deltas:
-            places[Place(delta.kind, delta.page, delta.priority)] = None
-    return Flush(operations[-1].sequence, tuple(places))
+        codes |= pages_of(operation)
+    return Flush(operations[-1].sequence, tuple(map(page_place, sorted(codes))))
 
 
 async def _load(view: View, incarnation: int) -> QueueState | None:
@@ -78,11 +77,11 @@ def pages_step(incarnation: int, places: Sequence[Place]) -> Step:
         state = await _load(draft.view, incarnation)
         if state is None:
             return
-        for place in places:
-            page = await load_page(draft.view, state, place.kind, place.number, place.priority)
-            key = page_row_key(state.queue_id, place.kind, place.number, place.priority)
+        for kind, number, priority in places:
+            page = await load_page(draft.view, state, kind, number, priority)
+            key = page_row_key(state.queue_id, kind, number, priority)
             # The RFC's first record of each kind is there from the beginning.
-            kept = len(page.entries) or not place.number
+            kept = len(page.entries) or not number
             draft.rows[key] = encode_page(page) if kept else None
 
     return draft_step(body)
@@ -107,7 +106,7 @@ def head_step(incarnation: int) -> Step:
 def plan_taken_flush(operations: Sequence[Operation]) -> tuple[int, list[list[int]]]:
     numbers: set[int] = set()
     for operation in operations:
-        numbers.update(pages_of(operation))
+        numbers.update(taken_pages_of(operation))
     ordered = sorted(numbers)
     parts = [ordered[i : i + TAKEN_PAGES] for i in range(0, len(ordered), TAKEN_PAGES)]
     return operations[-1].sequence, parts

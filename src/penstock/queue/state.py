@@ -120,9 +120,14 @@ def page_row_key(identifier: bytes, kind: PageKind, number: int, priority: int) 
             return failed_key(identifier, number)
 
 
-#: A page in `Operation.pages`, which holds plain numbers.
-def page_code(kind: PageKind, number: int) -> int:
-    return number << 2 | kind
+def page_code(kind: PageKind, number: int, priority: int) -> int:
+    """A page in `Operation.pages`, which holds plain numbers."""
+    return number << 10 | priority << 2 | kind
+
+
+def page_place(code: int) -> tuple[PageKind, int, int]:
+    """-> kind, number, priority"""
+    return PageKind(code & 3), code >> 10, code >> 2 & 0xFF
 
 
 # ---- loading ----------------------------------------------------------------------------------
@@ -227,7 +232,7 @@ async def load_page(
     if page is not None:
         return page
     page = await _stored_page(view, state.queue_id, Delta(kind, number, priority))
-    code = page_code(kind, number)
+    code = page_code(kind, number, page.priority)
     for operation in view.operations(owner_of(state.id)):
         if operation.sequence > page.sequence and code in pages_of(operation):
             body = decode_queue_operation(operation.body)
@@ -244,7 +249,7 @@ def pages_of(operation: Operation) -> frozenset[int]:
     if operation.pages is None:
         # It came from a row: decoded once, not for every page that is loaded.
         deltas = decode_queue_operation(operation.body).deltas
-        pages = frozenset(page_code(delta.kind, delta.page) for delta in deltas)
+        pages = frozenset(page_code(delta.kind, delta.page, delta.priority) for delta in deltas)
         msgspec.structs.force_setattr(operation, "pages", pages)
         return pages
     return operation.pages
@@ -385,7 +390,10 @@ class Change:
             return (), {}
         sequence = state.sequence + 1
         body = QueueOperation(self.head, self.consumers, tuple(self._deltas))
-        codes = frozenset(page_code(kind, number) for kind, number in self._changed)
+        codes = frozenset(
+            page_code(kind, number, self._pages[kind, number].priority)
+            for kind, number in self._changed
+        )
         operation = Operation(owner_of(state.id), sequence, encode_queue_operation(body), codes)
         after = msgspec.structs.replace(state, sequence=sequence, head=self.head, lines=self.lines)
         states: States = {queue_state_key(state.id): after}
