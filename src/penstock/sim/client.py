@@ -13,6 +13,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from penstock.broker.queues import Queues
 from penstock.broker.streams import Streams
 from penstock.errors import (
     ConflictError,
@@ -27,6 +28,7 @@ from penstock.sim.world import Blocked, World
 
 T = TypeVar("T")
 Ask = Callable[[Streams], Awaitable[T]]
+AskQueues = Callable[[Queues], Awaitable[T]]
 
 #: Commits and timers are rounded to milliseconds.
 SLACK = 0.01
@@ -45,6 +47,8 @@ class Client:
         self._process: Process | None = None
         #: The newest commit that the process had applied when the last call began.
         self.n = 0
+        #: What time it was then, in its eyes; and when it answered.
+        self.began_ms = self.ended_ms = 0
 
     def fail(self, text: str) -> None:
         self.world.trace.fail(f"{self.name}: {text}")
@@ -78,9 +82,35 @@ class Client:
         self, what: str, ask: Ask[T], *, block: float | None = 0.0, blocked: Blocked | None = None
     ) -> T:
         """`block` is how long the call may wait for something to come; None: for ever."""
+        # A read that waited may have to ask once more at the end.
+        calls = 1 if blocked is None else 2
+        return await self._ask(what, lambda process: process.call(ask), calls, block, blocked)
+
+    async def ask_queues(
+        self,
+        what: str,
+        ask: AskQueues[T],
+        *,
+        calls: int = 1,
+        block: float | None = 0.0,
+        blocked: Blocked | None = None,
+    ) -> T:
+        """`calls` is how many commits and reads it may take, each with the deadline for itself."""
+        return await self._ask(
+            what, lambda process: process.call_queues(ask), calls, block, blocked
+        )
+
+    async def _ask(
+        self,
+        what: str,
+        call: Callable[[Process], Awaitable[T]],
+        calls: int,
+        block: float | None,
+        blocked: Blocked | None,
+    ) -> T:
         world = self.world
         process = await self._connect()
-        self.n = process.applied_n
+        self.n, self.began_ms = process.applied_n, process.now_ms()
         begun = world.loop.time()
         patience = None  # a client that waits may lose it, and hang up
         if blocked is not None and self.random.random() < 0.15:
@@ -91,7 +121,7 @@ class Client:
             world.busy -= 1
         try:
             async with asyncio.timeout(patience):
-                result = await process.call(ask)
+                result = await call(process)
         except TimeoutError:
             world.trace.add(f"{self.name} {what}: gave up")
             raise Lost from None
@@ -115,10 +145,9 @@ class Client:
                 del world.blocked[self.name]
                 world.busy += 1
             took = world.loop.time() - begun
-            # A read that waited may have to ask once more at the end.
-            calls = 1 if blocked is None else 2
             if block is not None and took > block + calls * world.deadline + SLACK:
                 self.fail(f"{what}: took {took:.3f} s")
+        self.ended_ms = process.now_ms()
         if self.random.random() < world.weather.lose / 2:
             world.trace.add(f"{self.name} {what}: the answer is lost")
             raise Lost
@@ -127,9 +156,15 @@ class Client:
 
     async def insist(self, what: str, ask: Ask[T]) -> T:
         """Until the answer is known: for what may be done twice."""
+        return await self._insist(lambda: self.ask(what, ask))
+
+    async def insist_queues(self, what: str, ask: AskQueues[T], *, calls: int = 1) -> T:
+        return await self._insist(lambda: self.ask_queues(what, ask, calls=calls))
+
+    async def _insist(self, ask: Callable[[], Awaitable[T]]) -> T:
         while True:
             try:
-                return await self.ask(what, ask)
+                return await ask()
             except Lost:
                 await asyncio.sleep(0.02 + self.random.random() * 0.2)
 

@@ -49,6 +49,8 @@ class Oracle(Client):
     async def look(self) -> None:
         while (await self.world.served()).applied_n != self.world.disk.head.n:
             await asyncio.sleep(0.05)  # a commit from before the calm may be on its way
+            # A process that lost the location while nobody asks it anything does not know.
+            await self.insist("names", lambda streams: streams.names())
         await asyncio.sleep(PATIENCE)
         self._nobody_left()
         self._rows()
@@ -81,7 +83,7 @@ class Oracle(Client):
     def _nobody_left(self) -> None:
         now = self.world.loop.time()
         for name, blocked in self.world.blocked.items():
-            if now - blocked.since < PATIENCE - 1:
+            if now - blocked.since < PATIENCE - 1 or blocked.claims:
                 continue
             if blocked.process is None or blocked.process.stopped:
                 continue  # it can do nothing; its clients look for another broker (client/)

@@ -1,9 +1,10 @@
 """A simulated process: one broker with its store handle, that can be stopped, killed and overtaken.
 
-Contract     `call` is the only way in: it runs a request inside the process and brings the answer
-             out. A killed process answers nothing: calls in flight end in UnavailableError, all of
-             its tasks end, what was not durable is gone. A stopped one (`stop`) hangs in its next
-             call to the store until `go_on`, whatever happens in the world meanwhile.
+Contract     `call` and `call_queues` are the only ways in: they run a request inside the process
+             and bring the answer out. A killed process answers nothing: calls in flight end in
+             UnavailableError, all of its tasks end, what was not durable is gone. A stopped one
+             (`stop`) hangs in its next call to the store until `go_on`, whatever happens in the
+             world meanwhile.
 Invariants   W1  whoever lost the location answers no call that began after the loss
 """
 
@@ -15,6 +16,7 @@ from contextvars import Context, ContextVar, copy_context
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from penstock.broker.broker import Broker
+from penstock.broker.queues import Queues
 from penstock.broker.streams import Streams
 from penstock.errors import FencedError, UnavailableError
 from penstock.sim.clock import SimClock
@@ -96,8 +98,13 @@ class Process:
         return f"p{self.number}"
 
     async def start(self) -> None:
-        async def begin(_: Streams | None) -> Broker:
-            return await Broker.start(self._open, self.world.clock, deadline=self.world.deadline)
+        async def begin(_: None) -> Broker:
+            return await Broker.start(
+                self._open,
+                self.world.clock,
+                deadline=self.world.deadline,
+                objects=self.world.objects,
+            )
 
         self._broker = await self._inside(begin, None)
 
@@ -130,6 +137,12 @@ class Process:
         return self._broker.committer.now_ms()
 
     @property
+    def epoch(self) -> int:
+        """Which of its own openings this is."""
+        assert self._broker is not None
+        return self._broker.epoch
+
+    @property
     def applied_n(self) -> int:
         """The newest commit that it shows."""
         assert self._broker is not None
@@ -138,21 +151,29 @@ class Process:
     # -- calls
 
     async def call(self, ask: Callable[[Streams], Awaitable[T]]) -> T:
+        return await self._call(ask, lambda broker: broker.streams)
+
+    async def call_queues(self, ask: Callable[[Queues], Awaitable[T]]) -> T:
+        return await self._call(ask, lambda broker: broker.queues)
+
+    async def _call(
+        self, ask: Callable[[Any], Awaitable[T]], view: Callable[[Broker], object]
+    ) -> T:
         if not self.ready or self._broker is None:
             raise UnavailableError("nobody listens")
         owned = self.world.disk.owner is self
-        result = await self._inside(ask, self._broker.streams)
+        result = await self._inside(ask, view(self._broker))
         if not owned:
             self.world.trace.fail(f"{self} had lost the location, and answered: {result!r:.200}")
         return result
 
-    async def _inside(self, ask: Callable[[Any], Awaitable[T]], streams: Streams | None) -> T:
+    async def _inside(self, ask: Callable[[Any], Awaitable[T]], view: object) -> T:
         reply: asyncio.Future[T] = self.world.loop.create_future()
         self._replies[reply] = None
 
         async def answer() -> None:
             try:
-                result = await ask(streams)
+                result = await ask(view)
             except Exception as error:
                 if not reply.done():
                     reply.set_exception(error)
@@ -227,7 +248,7 @@ class Process:
         self.closing = True
         self.world.trace.add(f"{self} closes")
 
-        async def end(_: Streams | None) -> None:
+        async def end(_: None) -> None:
             await broker.close()
 
         try:

@@ -13,11 +13,14 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
+from penstock.sim.client import Client
 from penstock.sim.knobs import turned
 from penstock.sim.loop import OverError, StandstillError, run
 from penstock.sim.oracle import Oracle
 from penstock.sim.process import running
-from penstock.sim.streams import draw_cast
+from penstock.sim.queueoracle import QueueOracle
+from penstock.sim.queues import draw_queues
+from penstock.sim.streams import Cast, draw_cast
 from penstock.sim.world import World
 
 STEPS = 150
@@ -90,27 +93,55 @@ def run_seed(seed: int, steps: int = STEPS, *, show: bool = False) -> Report:
     )
 
 
+class _Oracles:
+    """Those of the views that this world has: streams, queues, or both."""
+
+    def __init__(self, world: World) -> None:
+        views = world.random("views").choices(("streams", "queues", "both"), (2, 1, 1))[0]
+        self.clients: list[Client] = []
+        self._all: list[Oracle | QueueOracle] = []
+        if views != "queues":
+            self._streams(world, draw_cast(world))
+        if views != "streams":
+            queues = draw_queues(world)
+            for plan in queues.plans:
+                world.trace.add(f"{plan}")
+            self.clients += queues.clients
+            self._all.append(QueueOracle(world, queues))
+
+    def _streams(self, world: World, cast: Cast) -> None:
+        for plan in cast.streams:
+            world.trace.add(f"{plan}")
+        for group in cast.groups:
+            world.trace.add(f"{group.stream.name} {group}")
+        self.clients += cast.clients
+        self._all.append(Oracle(world, cast))
+
+    async def look(self) -> None:
+        for oracle in self._all:
+            await oracle.look()
+
+    async def finish(self) -> None:
+        for oracle in self._all:
+            await oracle.finish()
+
+
 async def _live(world: World) -> None:
-    cast = draw_cast(world)
-    oracle = Oracle(world, cast)
+    oracles = _Oracles(world)
     watch = asyncio.create_task(world.supervise())
-    for plan in cast.streams:
-        world.trace.add(f"{plan}")
-    for group in cast.groups:
-        world.trace.add(f"{group.stream.name} {group}")
-    lives = [asyncio.create_task(client.live()) for client in cast.clients]
+    lives = [asyncio.create_task(client.live()) for client in oracles.clients]
     begun = world.steps
     for part in (2, 1):
         while world.steps > begun * part // 3:
             await asyncio.sleep(0.25)
             _heard(watch, *lives)
         async with world.quiet():
-            await oracle.look()
+            await oracles.look()
     while world.steps > 0:
         await asyncio.sleep(0.25)
         _heard(watch, *lives)
     async with world.quiet():
-        await oracle.finish()
+        await oracles.finish()
     _heard(watch, *lives)
 
 

@@ -25,18 +25,21 @@ from penstock.sim.grouplog import GroupLog
 from penstock.sim.history import History
 from penstock.sim.loop import VirtualLoop
 from penstock.sim.process import Process, SimDisk, owner_of, running
+from penstock.sim.queuelog import QueueLog
 from penstock.sim.trace import Trace
+from penstock.store.objects import MemoryObjects
 from penstock.store.port import Writes
 
 JUMPS_MS = (-7_200_000, -60_000, -1_000, 1_000, 60_000, 7_200_000)
 
 
 class Blocked(msgspec.Struct):
-    """A client that waits in a blocking read."""
+    """A client that waits in a blocking read, or in a claim."""
 
-    stream: str
+    stream: str  # or queue
     offset: int = 0
     group: str | None = None  # None: a plain read
+    claims: bool = False
     since: float = 0.0
     process: Process | None = None
 
@@ -53,6 +56,9 @@ class World:
         self.disk.on_durable = self._durable
         self.history = History(self.disk, self.clock, self.trace)
         self.groups = GroupLog(self.history, self.trace)
+        #: Large payloads, beside the disk; no trouble ever comes to these.
+        self.objects = MemoryObjects()
+        self.queues = QueueLog(self.disk, self.clock, self.trace, self.objects)
         self.fault_random = self.random("faults")
         self._random = self.random("world")
         self.deadline = self._random.choice((2.0, 5.0, 30.0))
@@ -94,6 +100,7 @@ class World:
             self.groups.made(writes)
             self.history.committed(n, writes, time_ms)
             self.groups.committed(n, writes, time_ms, self.loop.time())
+            self.queues.committed(n, writes, time_ms)
         except Exception as error:  # the broker must not see it: it is not its store's fault
             self.trace.fail(f"commit {n} cannot be understood: {error!r}")
 
