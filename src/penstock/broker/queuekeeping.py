@@ -13,7 +13,7 @@ Contract     Chores for upkeep.py, by the first part of a timer's key:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,7 @@ from penstock.queue.taken import (
     owner_of,
     pages_of,
     reclaim_due,
+    reclaim_of,
 )
 from penstock.queue.timers import backfill_due, queue_timers
 from penstock.store.objects import Objects
@@ -135,12 +136,11 @@ class QueueKeeping:
     # -- removing messages
 
     async def _expire_messages(self, committer: Committer, what: StateKey) -> None:
-        while True:
-            rows, next_ms = await committer.read(_expired)
-            for key, offsets in rows:
-                await self._remove(committer, offsets, key)
-            if not rows:
-                break
+        """Those of many rows together, and then others have their turn."""
+        rows, next_ms = await committer.read(_expired)
+        if rows:
+            offsets = np.unique(np.concatenate([offsets for _, offsets in rows]))
+            await self._remove(committer, offsets, [key for key, _ in rows])
             await self._move_edge(committer)
         if next_ms is not None:
             self._remind([Timer(next_ms + GRACE_MS + 1, ("messages", None))])
@@ -154,7 +154,7 @@ class QueueKeeping:
 
         async def dead(view: Shown) -> Keys:
             log = await open_target(view, METADATA)
-            if log is None:
+            if log is None or reclaim_of(await load_name(view, METADATA)) == "retention":
                 return np.zeros(0, np.uint64)
             return offsets_of(await load_taken_page(view, log.log_id, number), DEAD)
 
@@ -163,8 +163,10 @@ class QueueKeeping:
             await self._remove(committer, offsets)
         await self._move_edge(committer)
 
-    async def _remove(self, committer: Committer, offsets: Keys, row: bytes | None = None) -> None:
-        """Payloads and metadata of these; `row` goes with the last of them."""
+    async def _remove(
+        self, committer: Committer, offsets: Keys, rows: Sequence[bytes] = ()
+    ) -> None:
+        """Payloads and metadata of these; `rows`, which asked for it, go with the last of them."""
         while True:
 
             async def plan(view: Shown, offsets: Keys = offsets) -> tuple[int, Plan, Any] | None:
@@ -181,8 +183,7 @@ class QueueKeeping:
                 return
             log_id, found, (punch, unpunched) = planned
             offsets = offsets[offsets > found.offsets[-1]] if len(found.offsets) else offsets[:0]
-            done = [row] if row is not None and not len(offsets) else []
-            steps = [reclaim_step(log_id, found, done)]
+            steps = [reclaim_step(log_id, found, () if len(offsets) else rows)]
             if punch is not None:
                 steps.append(punch)
             replies = await committer.submit(*steps)

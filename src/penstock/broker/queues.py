@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -38,17 +38,21 @@ from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, NameState, list_names, load_name, name_state_key
 from penstock.log.decision import StateKey, Step
 from penstock.queue.admin import (
+    Bounds,
+    Purged,
     alter_step,
     configure_step,
     create_step,
     delete_step,
     purge_step,
 )
+from penstock.queue.allqueues import ALL_QUEUES, AllQueues, load_all_queues
 from penstock.queue.item import INLINE_BYTES, PAYLOAD_BYTES_MAX, Item, PreparedBatch
 from penstock.queue.lease import (
     Claimed,
     Lease,
     ack_step,
+    check_lease,
     claim_step,
     extend_step,
     fail_step,
@@ -65,21 +69,37 @@ from penstock.queue.publish import (
     spilled_uri,
 )
 from penstock.queue.receipt import KEY_BYTES, SECRET, make_receipt, open_receipt
-from penstock.queue.state import QueueState, load_page, load_queue, next_ms, queue_state_key
+from penstock.queue.state import (
+    QueueState,
+    load_page,
+    load_queue,
+    next_ms,
+    queue_name,
+    queue_state_key,
+)
 from penstock.queue.stats import Stats, claimable, stats_step
 from penstock.store.objects import Objects
 from penstock.stream.glob import compile_glob
 
 PART_BYTES = 4 << 20
-#: What a message costs besides its payload, in parts of a batch.
+#: What a message costs in a commit besides its own bytes, and what it costs in each queue.
 _MESSAGE_BYTES = 200
+_ENTRY_BYTES = 36
 PEEK_MAX = 10_000
+#: Messages are read so many at a time, until an answer is so large.
+READ_COUNT = 128
+ANSWER_BYTES = 128 << 20
 #: Receipts that are remembered.
 MADE_MAX = 32_768
 #: Failed messages are listed so many at a time, until they are so large together.
 LIST_COUNT = 4
 LIST_BYTES = 16 << 20
 NONE = np.zeros(0, IN_FLIGHT)
+NO_BOUNDS = Bounds(0, 0)
+
+
+#: What reading a message came to.
+Found = Content | CorruptError | None
 
 
 class Queues:
@@ -124,14 +144,14 @@ class Queues:
                 return bool(existed)
 
     async def purge(self, name: LogName) -> int:
-        """What was there when it began."""
-        before = await self.stats(name)
-        left = before.available + before.delayed + before.in_flight
-        purged, more = 0, True
-        while more and purged < left:
-            ((count, more),) = await self._committer.submit(purge_step(name))
-            purged += count
-        return purged
+        """What is there when it begins. -> how many"""
+        purged = Purged(0, NO_BOUNDS, more=True)
+        count = 0
+        while purged.more:
+            bounds = None if purged.bounds is NO_BOUNDS else purged.bounds
+            (purged,) = await self._committer.submit(purge_step(name, bounds))
+            count += purged.count
+        return count
 
     async def configure(self, *, reclaim: Literal["done", "retention"]) -> None:
         await self._committer.submit(configure_step(reclaim))
@@ -174,25 +194,48 @@ class Queues:
 
     async def publish(self, items: Sequence[Item]) -> list[int]:
         """-> an id for each, in their order"""
-        batches = [PreparedBatch(items)] if _is_small(items) else await self._prepared(items)
+        each = await self._message_bytes()
+        if _is_small(items, each):
+            batches = [PreparedBatch(items)]
+        else:
+            batches = await self._prepared(items, each)
         ids: list[int] = []
         for batch in batches:
             (published,) = await self._committer.submit(publish_step(batch))
-            self._fresh.add(published, batch.items)
+            self._fresh.add(published, batch)
             ids += published.ids
         return ids
 
-    async def _prepared(self, items: Sequence[Item]) -> list[PreparedBatch]:
+    async def _message_bytes(self) -> int:
+        """What a message costs besides its own bytes: it may enter every queue there is."""
+        known: AllQueues | None = self._committer.states.get(ALL_QUEUES)
+        if known is None:
+            known = await self._committer.read(load_all_queues)
+        return _MESSAGE_BYTES + _ENTRY_BYTES * len(known.names)
+
+    async def _prepared(self, items: Sequence[Item], each: int) -> list[PreparedBatch]:
         """A large batch in parts, its large payloads as objects."""
-        PreparedBatch([_shrunk(item) for item in items])  # refused before anything is done
+        # Refused before anything is done.
+        PreparedBatch([_shrunk(item) for item in items])
+        await self._require({item.to for item in items if item.to is not None})
         if all(len(item.payload) <= INLINE_BYTES for item in items):
-            return [PreparedBatch(part) for part in _parts(items)]
+            return [PreparedBatch(part) for part in _parts(items, each)]
         # All of them get their ids now, so that they are in order.
         (ids,) = await self._committer.submit(reserve_step(len(items)))
         spilled = [
             await self._spilled(item, number) for item, number in zip(items, ids, strict=True)
         ]
-        return [PreparedBatch(part) for part in _parts(spilled)]
+        return [PreparedBatch(part) for part in _parts(spilled, each)]
+
+    async def _require(self, names: set[str]) -> None:
+        """Raise unless all these queues exist."""
+
+        async def query(view: Shown) -> None:
+            for name in sorted(names):
+                await load_queue(view, queue_name(name))
+
+        if names:
+            await self._committer.read(query)
 
     async def _spilled(self, item: Item, number: int) -> Item:
         """With this id; a large payload becomes an object."""
@@ -227,6 +270,7 @@ class Queues:
         if wait_ms == 0 or not count:
             await ask()
         else:
+            await self._committer.read(lambda view: _may_wait(view, name, lease_ms))
             seconds = None if wait_ms is None else wait_ms / 1000
             try:
                 found = await self._turns.wait(name, ask, count, seconds)
@@ -239,12 +283,11 @@ class Queues:
     async def _given(self, name: LogName, claimed: Claimed) -> list[QueueMessage]:
         """The messages of these leases; who cannot be given them holds none."""
         try:
-            return await self._claimed(claimed)
+            return await self._claimed(name, claimed)
+        except CorruptError:
+            raise  # they stay leased: given back they would be the next ones again
         except BaseException:
-            if len(claimed.entries):
-                leases = leases_of(claimed.queue, claimed.entries)
-                with contextlib.suppress(PenstockError):  # else they come again when they end
-                    self._committer.request(release_step(name, leases)).add_done_callback(_heard)
+            self._give_back(name, claimed, claimed.entries)
             raise
 
     def _claim_step(
@@ -261,43 +304,38 @@ class Queues:
         step()  # whatever is wrong with it is told before anybody waits
         return step
 
-    async def _claimed(self, claimed: Claimed) -> list[QueueMessage]:
+    async def _claimed(self, name: LogName, claimed: Claimed) -> list[QueueMessage]:
+        """As many as one answer may hold; the leases of the others are given back. One that cannot
+        be read stays leased, and fails like one that is never acknowledged."""
         entries = claimed.entries
         if not len(entries):
             return []
         key = await self._key()
-        contents = await self._contents(entries)
         leases = leases_of(claimed.queue, entries)
         receipts = [make_receipt(key, each.queue, each.message_id, each.number) for each in leases]
+        messages: list[QueueMessage] = []
+        size = 0
+        damage: CorruptError | None = None
+        fields = entries[_CLAIMED].tolist()
+        async for i, content in self._each(entries):
+            if isinstance(content, CorruptError):
+                damage = content
+            elif content is not None:  # else its retention ended in this moment
+                messages.append(_message(fields[i], content, receipts[i]))
+                size += len(content.payload or b"")
+            if size > ANSWER_BYTES and i + 1 < len(entries):
+                self._give_back(name, claimed, entries[i + 1 :])
+                break
+        if damage is not None and not messages:
+            raise damage
         self._remember(receipts, leases)
-        return [
-            QueueMessage(
-                id=message_id,
-                payload=content.payload,
-                uri=content.uri,
-                headers=content.headers,
-                priority=priority,
-                attempts=attempts,
-                created_at_ms=content.created_at_ms,
-                received_at_ms=content.received_at_ms,
-                visible_at_ms=visible,
-                claimed_at_ms=begun,
-                lease_deadline_ms=deadline,
-                receipt=receipt,
-            )
-            for message_id, priority, attempts, visible, begun, deadline, receipt, content in zip(
-                entries["message_id"].tolist(),
-                entries["priority"].tolist(),
-                entries["attempts"].tolist(),
-                entries["visible_at_ms"].tolist(),
-                entries["claimed_at_ms"].tolist(),
-                entries["lease_deadline_ms"].tolist(),
-                receipts,
-                contents,
-                strict=True,
-            )
-            if content is not None  # its retention ended in this moment
-        ]
+        return messages
+
+    def _give_back(self, name: LogName, claimed: Claimed, entries: Entries) -> None:
+        if len(entries):
+            leases = leases_of(claimed.queue, entries)
+            with contextlib.suppress(PenstockError):  # else they come again when they end
+                self._committer.request(release_step(name, leases)).add_done_callback(_heard)
 
     def _remember(self, receipts: list[str], leases: list[Lease]) -> None:
         """Those that come back here need not be verified: they were made here."""
@@ -315,25 +353,29 @@ class Queues:
             return await _next(view, state, min(count, PEEK_MAX))
 
         entries = await self._committer.read(query)
-        contents = await self._contents(entries)
-        fields = ("message_id", "priority", "attempts", "visible_at_ms")
-        return [
-            QueueMessage(
-                id=message_id,
-                payload=content.payload,
-                uri=content.uri,
-                headers=content.headers,
-                priority=priority,
-                attempts=attempts,
-                created_at_ms=content.created_at_ms,
-                received_at_ms=content.received_at_ms,
-                visible_at_ms=visible,
-            )
-            for message_id, priority, attempts, visible, content in zip(
-                *(entries[field].tolist() for field in fields), contents, strict=True
-            )
-            if content is not None
-        ]
+        messages: list[QueueMessage] = []
+        size = 0
+        fields = entries[_AVAILABLE].tolist()
+        async for i, content in self._each(entries):
+            if isinstance(content, Content):
+                messages.append(_message(fields[i], content, ""))
+                size += len(content.payload or b"")
+            if size > ANSWER_BYTES:
+                break
+        return messages
+
+    async def _each(self, entries: Entries) -> AsyncIterator[tuple[int, Found]]:
+        """What these messages hold, one after the other, read a few at a time; None where one is
+        gone, an error where one is damaged."""
+        for at in range(0, len(entries), READ_COUNT):
+            for i, content in enumerate(await self._contents(entries[at : at + READ_COUNT]), at):
+                if content is None or content.uri is None:
+                    yield i, content
+                    continue
+                try:
+                    yield i, await self._whole(content)
+                except CorruptError as error:
+                    yield i, error
 
     async def _contents(self, entries: Entries) -> list[Content | None]:
         ids, offsets = entries["message_id"].tolist(), entries["offset"].tolist()
@@ -352,7 +394,7 @@ class Queues:
 
             for i, content in zip(cold, await self._committer.read(query), strict=True):
                 found[i] = content
-        return [content and await self._whole(content) for content in found]
+        return found
 
     async def _whole(self, content: Content) -> Content | None:
         """With the payload of an object of ours; None: the message was removed meanwhile."""
@@ -442,7 +484,7 @@ class Queues:
                 return Page(messages, listed.begin + at)
             for message in await self._failed(name, listed.entries[at : at + LIST_COUNT]):
                 messages.append(message)
-                size += len(message.payload or b"")
+                size += _size_of(message)
         return Page(messages, listed.next)
 
     async def _failed(self, name: LogName, entries: Entries) -> list[FailedMessage]:
@@ -452,13 +494,15 @@ class Queues:
             return [await read_attempts(view, name, number) for number in ids]
 
         history = await self._committer.read(query)
-        contents = await self._contents(entries)
         gone = Content(None, None, {}, 0, 0)
         now_ms = self._committer.now_ms()
         messages: list[FailedMessage] = []
-        for entry, known, attempts in zip(entries, contents, history, strict=True):
+        async for i, known in self._each(entries):
+            entry, attempts = entries[i], history[i]
             expired = int(entry["retention_deadline_ms"]) < now_ms
-            content = gone if known is None or expired else known
+            if isinstance(known, CorruptError) and not expired:
+                raise known
+            content = known if isinstance(known, Content) and not expired else gone
             messages.append(
                 FailedMessage(
                     int(entry["message_id"]),
@@ -509,9 +553,10 @@ class Queues:
         if state is None:
             return 1  # to find out
         now_ms = self._committer.now_ms()
-        self._due_ms[name] = next_ms(state.lines)
         if state.settings.paused:
+            self._due_ms[name] = NEVER_MS  # playing it stirs those who wait
             return 0
+        self._due_ms[name] = next_ms(state.lines)
         deadline_ms = state.next_deadline_ms()
         ended = deadline_ms is not None and deadline_ms <= now_ms
         return claimable(state.lines[PageKind.AVAILABLE], now_ms) + ended
@@ -551,9 +596,45 @@ class Queues:
         self._turns.end(error)
 
 
+_CLAIMED = [
+    "message_id", "priority", "attempts", "visible_at_ms", "claimed_at_ms", "lease_deadline_ms",
+]  # fmt: skip
+_AVAILABLE = _CLAIMED[:4]
+
+
+def _message(fields: tuple[int, ...], content: Content, receipt: str) -> QueueMessage:
+    message_id, priority, attempts, visible_at_ms, *lease = fields
+    claimed_at_ms, lease_deadline_ms = lease or (0, 0)
+    return QueueMessage(
+        message_id,
+        content.payload,
+        content.uri,
+        content.headers,
+        priority,
+        attempts,
+        content.created_at_ms,
+        content.received_at_ms,
+        visible_at_ms,
+        claimed_at_ms,
+        lease_deadline_ms,
+        receipt,
+    )
+
+
+def _size_of(message: FailedMessage) -> int:
+    told = sum(len(each.reason) + len(each.consumer) for each in message.history)
+    headers = sum(map(len, message.headers)) + sum(map(len, message.headers.values()))
+    return len(message.payload or b"") + headers + told
+
+
 def _lease(key: bytes, text: str) -> Lease | None:
     found = open_receipt(key, text)
     return None if found is None else Lease(found.queue, found.message_id, found.lease)
+
+
+async def _may_wait(view: Shown, name: LogName, lease_ms: int | None) -> None:
+    """Whatever is wrong with a claim is told before it waits."""
+    check_lease((await load_queue(view, name)).settings, lease_ms)
 
 
 def _heard(reply: asyncio.Future[list[Any]]) -> None:
@@ -562,13 +643,18 @@ def _heard(reply: asyncio.Future[list[Any]]) -> None:
         reply.exception()
 
 
-def _is_small(items: Sequence[Item]) -> bool:
+def _bytes_of(item: Item) -> int:
+    """What it is in a commit."""
+    headers = item.headers
+    return len(item.payload) + sum(map(len, headers)) + sum(map(len, headers.values()))
+
+
+def _is_small(items: Sequence[Item], each: int) -> bool:
     """Whether it is one commit, without objects."""
-    sizes = [len(item.payload) for item in items]
     return (
-        bool(sizes)
-        and max(sizes) <= INLINE_BYTES
-        and sum(sizes) + _MESSAGE_BYTES * len(sizes) <= PART_BYTES
+        bool(items)
+        and max(len(item.payload) for item in items) <= INLINE_BYTES
+        and sum(map(_bytes_of, items)) + each * len(items) <= PART_BYTES
     )
 
 
@@ -582,14 +668,15 @@ def _shrunk(item: Item) -> Item:
     return item if len(item.payload) <= INLINE_BYTES else msgspec.structs.replace(item, payload=b"")
 
 
-def _parts(items: Sequence[Item]) -> list[Sequence[Item]]:
+def _parts(items: Sequence[Item], each: int) -> list[Sequence[Item]]:
     parts: list[Sequence[Item]] = []
     begin = size = 0
     for i, item in enumerate(items):
-        size += len(item.payload) + _MESSAGE_BYTES
+        mine = _bytes_of(item) + each
+        size += mine
         if size > PART_BYTES and i > begin:
             parts.append(items[begin:i])
-            begin, size = i, len(item.payload) + _MESSAGE_BYTES
+            begin, size = i, mine
     parts.append(items[begin:])
     return parts if items else []
 

@@ -68,6 +68,16 @@ def work_until(queue: penstock.Queue, number: int, published: threading.Event) -
             continue  # what was not acknowledged comes again
 
 
+def make_queue(db: penstock.Database) -> penstock.Queue:
+    while True:
+        try:
+            return db.create_queue(
+                QUEUE, filter="false", lease=LEASE_S, max_attempts=MAX_ATTEMPTS, backoff=0.05
+            )
+        except penstock.UnavailableError:
+            continue  # making it twice is making it once
+
+
 def is_empty(queue: penstock.Queue) -> bool:
     stats = queue.stats()
     return not stats.available and not stats.delayed and not stats.in_flight
@@ -76,9 +86,7 @@ def is_empty(queue: penstock.Queue) -> bool:
 def main(location: str, number: int) -> None:
     told, published = threading.Event(), threading.Event()
     with penstock.open(location) as db:
-        queue = db.create_queue(
-            QUEUE, filter="false", lease=LEASE_S, max_attempts=MAX_ATTEMPTS, backoff=0.05
-        )
+        queue = make_queue(db)
         worker = threading.Thread(target=work_until, args=(queue, number, published), daemon=True)
         worker.start()
         threading.Thread(target=wait_for_word, args=(told,), daemon=True).start()

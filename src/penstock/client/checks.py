@@ -47,6 +47,8 @@ def milliseconds(what: str, seconds: object) -> int | None:
     """None stands for ever."""
     if not isinstance(seconds, int | float) or isinstance(seconds, bool):
         raise InvalidError(f"{what} is a number of seconds, not {seconds!r}")
+    if isinstance(seconds, int) and seconds > NUMBER_MAX:
+        raise InvalidError(f"{what} is too long", hint="math.inf is for ever")
     if math.isnan(seconds) or seconds < 0:
         raise InvalidError(f"{what} is a number of seconds, 0 or more, not {seconds!r}")
     if math.isinf(seconds):

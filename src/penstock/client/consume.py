@@ -206,6 +206,16 @@ class Holding:
             )
         except NotFoundError:
             extended = [False] * len(receipts)  # the queue is gone, and its leases with it
+        except InvalidError:
+            # The longest lease was made shorter meanwhile: ours are, from now on.
+            info = await self._link.run_queues(
+                lambda queues, _: queues.describe(self._name), again=True
+            )
+            if info.max_lease_ms >= self._lease_ms:
+                raise
+            self._lease_ms = info.max_lease_ms
+            await self._beat()
+            return
         with self._lock:
             for receipt, ours in zip(receipts, extended, strict=True):
                 if receipt not in self._leases:

@@ -27,6 +27,7 @@ from penstock.codec.keys import (
 )
 from penstock.codec.queueconfig import encode_queue_config
 from penstock.codec.queueoperation import Keys, PageKind, QueueHead, encode_head_row
+from penstock.codec.queuestate import Entries
 from penstock.errors import ConflictError, InvalidError
 from penstock.log.catalogue import (
     Ids,
@@ -40,13 +41,13 @@ from penstock.log.catalogue import (
     open_target,
     take_id,
 )
-from penstock.log.decision import Now, Step
+from penstock.log.decision import Now, Step, Timer
 from penstock.log.timers import garbage_due
 from penstock.queue.allqueues import ALL_QUEUES, load_all_queues
 from penstock.queue.config import Settings, changed, config_of
 from penstock.queue.draft import Draft, draft_step
 from penstock.queue.lease import forget_history
-from penstock.queue.page import encode_page, new_page
+from penstock.queue.page import encode_page, first_leases, new_page
 from penstock.queue.receipt import KEY_BYTES, SECRET
 from penstock.queue.state import (
     NO_LINES,
@@ -145,24 +146,52 @@ def alter_step(name: LogName, options: dict[str, Any]) -> Step:
 _HELD = (PageKind.AVAILABLE, PageKind.IN_FLIGHT)
 
 
-def purge_step(name: LogName) -> Step:
-    """Take away what is available and in flight, a part. -> (how many, whether there are more)"""
+class Bounds(msgspec.Struct, frozen=True):
+    """What a purge takes away: pages and leases below these numbers."""
 
-    async def body(draft: Draft) -> tuple[int, bool]:
+    page: int
+    lease: int
+
+
+class Purged(msgspec.Struct, frozen=True):
+    count: int
+    bounds: Bounds
+    more: bool
+
+
+def purge_step(name: LogName, bounds: Bounds | None = None) -> Step:
+    """Take away what is available and in flight, a part; what comes after the first part stays.
+    -> Purged"""
+
+    async def body(draft: Draft) -> Purged:
         change = await draft.queue(name)
-        count = await _take_away(draft, change, _HELD)
+        limits = bounds or Bounds(change.head.next_available, change.head.next_lease)
+        count = await _take_away(draft, change, _HELD, limits)
         change.set(purged=change.head.purged + count)
-        return count, any(len(change.lines[kind]) for kind in _HELD)
+        more = any(len(_lines(change, kind, limits)) for kind in _HELD)
+        return Purged(count, limits, more)
 
     return draft_step(body)
 
 
-async def _take_away(draft: Draft, change: Change, kinds: Sequence[PageKind]) -> int:
+def _lines(change: Change, kind: PageKind, bounds: Bounds | None) -> Entries:
+    lines = change.lines[kind]
+    if bounds is None:
+        return lines
+    if kind is PageKind.AVAILABLE:
+        return lines[lines["page"] < bounds.page]
+    # Leases of both sides may share the last page: those that began a moment ago go with it.
+    return lines[first_leases(lines["page"]) < bounds.lease]
+
+
+async def _take_away(
+    draft: Draft, change: Change, kinds: Sequence[PageKind], bounds: Bounds | None = None
+) -> int:
     """Some pages, with everything on them; the messages are not needed here any more."""
     offsets: list[Keys] = []
     left = PURGE_PAGES
     for kind in kinds:
-        for line in change.lines[kind][:left]:
+        for line in _lines(change, kind, bounds)[:left]:
             priority = int(line["priority"]) if kind is PageKind.AVAILABLE else 0
             page = await change.page(kind, int(line["page"]), priority)
             offsets.append(page.entries["offset"].astype(np.uint64))
@@ -224,5 +253,6 @@ def configure_step(reclaim: Reclaim) -> Step:
         row = msgspec.structs.replace(row, options=(*other, ("reclaim", reclaim)))
         draft.rows[name_key(METADATA.kind, METADATA.name)] = encode_catalogue_row(row)
         draft.states[name_state_key(METADATA)] = NameState(row)
+        draft.timers.append(Timer(0, ("reclaim", None)))  # what was done with before may go now
 
     return draft_step(body)

@@ -50,6 +50,9 @@ def check_backoff(value: object) -> Backoff:
         raise InvalidError(
             f"backoff is None, seconds or a penstock.Backoff, not {type(value).__name__}"
         )
+    for part in msgspec.structs.astuple(value):
+        if not isinstance(part, int | float) or isinstance(part, bool):
+            raise InvalidError(f"backoff: {part!r} is not a number")
     if not 0 <= value.base <= value.cap <= _CAP_MAX:
         raise InvalidError(f"backoff: 0 <= base <= cap <= {_CAP_MAX:.0f} seconds, not {value}")
     if not 1 <= value.factor <= 100:

@@ -30,7 +30,7 @@ from penstock.codec.scalars import NEVER_MS, U16_MAX
 from penstock.errors import InvalidError
 from penstock.log.catalogue import LogName
 from penstock.log.decision import Step
-from penstock.queue.config import LEASE_MS_MIN
+from penstock.queue.config import LEASE_MS_MIN, Settings
 from penstock.queue.draft import Draft, draft_step
 from penstock.queue.page import FLIGHT_LEASES
 from penstock.queue.place import append, insert
@@ -44,6 +44,7 @@ ENDED_PAGES = 16
 TAKE_PAGES = 64
 #: Attempts that are remembered of a message, the newest ones.
 HISTORY_MAX = 1000
+HISTORY_BYTES = 32 << 10
 CONSUMER_BYTES_MAX = 255
 REASON_BYTES_MAX = 4096
 
@@ -72,23 +73,32 @@ def claim_step(name: LogName, count: int, *, consumer: str, lease_ms: int | None
     """-> Claimed"""
     if count < 0:
         raise InvalidError(f"count {count} is negative")
-    if not 1 <= len(consumer.encode("utf-8", "surrogatepass")) <= CONSUMER_BYTES_MAX:
-        raise InvalidError(f"a consumer's name is 1 to {CONSUMER_BYTES_MAX} bytes long")
+    _check_text("a consumer's name", consumer, 1, CONSUMER_BYTES_MAX)
 
     async def body(draft: Draft) -> Claimed:
         change = await draft.queue(name)
         await end_leases(draft, change)
-        deadline_ms = draft.now_ms + _lease_ms(change, lease_ms)
+        deadline_ms = draft.now_ms + check_lease(change.settings, lease_ms)
         wanted = 0 if change.settings.paused else min(count, CLAIM_MAX)
         taken, more = await take(draft, change, wanted)
         entries = await _lease(draft, change, taken, consumer, deadline_ms)
-        return Claimed(change.before.id, entries, more, next_ms(change.lines))
+        due_ms = NEVER_MS if change.settings.paused else next_ms(change.lines)
+        return Claimed(change.before.id, entries, more, due_ms)
 
     return draft_step(body)
 
 
-def _lease_ms(change: Change, wanted_ms: int | None) -> int:
-    settings = change.settings
+def _check_text(what: str, text: str, low: int, high: int) -> None:
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:
+        raise InvalidError(f"{what} is not valid text: {text[:64]!r}") from None
+    if not low <= size <= high:
+        raise InvalidError(f"{what} is {size} bytes long; {low} to {high} are allowed")
+
+
+def check_lease(settings: Settings, wanted_ms: int | None) -> int:
+    """How long a lease is that somebody asks for; None: as the queue says."""
     if wanted_ms is None:
         return settings.lease_ms
     if not LEASE_MS_MIN <= wanted_ms <= settings.max_lease_ms:
@@ -138,8 +148,8 @@ async def take(draft: Draft, change: Change, count: int) -> tuple[Entries, bool]
     for looked, i in enumerate(np.flatnonzero(lines["first_visible_ms"] <= now_ms)):
         if not wanted:
             break
-        if looked >= TAKE_PAGES and wanted == count:
-            return np.zeros(0, AVAILABLE), True
+        if looked >= TAKE_PAGES:
+            return join(AVAILABLE, parts), wanted == count
         number, priority = int(lines["page"][i]), int(lines["priority"][i])
         page = await change.page(PageKind.AVAILABLE, number, priority)
         visible = page.entries[: np.searchsorted(page.entries["visible_at_ms"], now_ms, "right")]
@@ -205,8 +215,7 @@ def fail_step(
     """`delay_ms` None: by the queue's backoff."""
     if delay_ms is not None and delay_ms < 0:
         raise InvalidError(f"a delay of {delay_ms} ms is negative")
-    if len(reason.encode("utf-8", "surrogatepass")) > REASON_BYTES_MAX:
-        raise InvalidError(f"a reason is at most {REASON_BYTES_MAX} bytes long")
+    _check_text("a reason", reason, 0, REASON_BYTES_MAX)
 
     async def body(draft: Draft) -> list[bool]:
         change, found, truths = await _find(draft, name, leases)
@@ -235,7 +244,7 @@ def extend_step(name: LogName, leases: Sequence[Lease], lease_ms: int) -> Step:
 
     async def body(draft: Draft) -> list[bool]:
         change, found, truths = await _find(draft, name, leases)
-        deadline_ms = draft.now_ms + _lease_ms(change, lease_ms)
+        deadline_ms = draft.now_ms + check_lease(change.settings, lease_ms)
         found = found.copy()
         names = await _names(change, found)
         for i, consumer in enumerate(names):
@@ -373,7 +382,17 @@ async def _remember(draft: Draft, change: Change, entry: np.void, attempt: Attem
     key = attempts_key(change.before.queue_id, int(entry["message_id"]))
     value = await draft.row(key) if int(entry["flags"]) & HISTORY else None
     known = decode_attempts(value) if value is not None else ()
-    draft.rows[key] = encode_attempts((*known, attempt)[-HISTORY_MAX:])
+    draft.rows[key] = encode_attempts(_newest((*known, attempt)))
+
+
+def _newest(attempts: tuple[Attempt, ...]) -> tuple[Attempt, ...]:
+    """As many as a row may hold, which is written with every failure; the last one always."""
+    size = 0
+    for kept, attempt in enumerate(reversed(attempts)):
+        size += len(attempt.reason) + len(attempt.consumer)
+        if kept and (kept >= HISTORY_MAX or size > HISTORY_BYTES):
+            return attempts[-kept:]
+    return attempts
 
 
 def _available(entries: Entries) -> Entries:

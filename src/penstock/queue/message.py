@@ -29,7 +29,7 @@ from penstock.log.cache import NodeCache
 from penstock.log.catalogue import open_target
 from penstock.log.decision import View
 from penstock.log.read import read_nodes
-from penstock.queue.item import Item
+from penstock.queue.item import Item, PreparedBatch
 from penstock.queue.publish import Published
 from penstock.queue.taken import METADATA
 from penstock.store.port import Store
@@ -65,12 +65,12 @@ class Fresh:
         self._kept: deque[_Kept] = deque()
         self._bytes = 0
 
-    def add(self, published: Published, items: Sequence[Item]) -> None:
+    def add(self, published: Published, batch: PreparedBatch) -> None:
         """After its commit. Commits come in the order of their offsets."""
-        chosen = [items[i] for i in published.chosen]
+        chosen = [batch.items[i] for i in published.chosen]
         if not chosen or (self._firsts and published.first_offset <= self._firsts[-1]):
             return
-        size = sum(len(item.payload) for item in chosen) + _OVERHEAD * len(chosen)
+        size = batch.size + _OVERHEAD * len(chosen)
         ids = [published.ids[i] for i in published.chosen]
         kept = _Kept(published.first_offset, ids, chosen, published.received_at_ms, size)
         self._firsts.append(published.first_offset)

@@ -68,6 +68,11 @@ def is_in(keys: Keys, among: Keys) -> Truths:
     return found
 
 
+def first_leases(numbers: Keys) -> Keys:
+    """The first lease that pages of those in flight could hold."""
+    return numbers * np.uint64(FLIGHT_LEASES)
+
+
 def new_page(kind: PageKind, number: int, priority: int = 0) -> Page:
     return Page(kind, number, 0, np.zeros(0, FORMS[kind]), priority)
 

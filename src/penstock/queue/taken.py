@@ -124,10 +124,11 @@ class Taken:
             )
 
     async def release(self, offsets: Keys) -> None:
-        """A queue is done with these."""
+        """A queue is done with these. Whether they may go then is asked when they are removed: the
+        setting may change."""
         name = await load_name(self._view, METADATA)
         assert name.row is not None, "a queue has messages of this log"
-        if len(offsets) and reclaim_of(name) == "done":
+        if len(offsets):
             await self._do(name.row.id, TakenOperation(released=np.sort(offsets)))
 
     async def remove(self, log_id: int, offsets: Keys) -> None:

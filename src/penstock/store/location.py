@@ -129,10 +129,16 @@ async def open_store(
 
 
 def _place_of(location: str) -> Place:
-    scheme, _, rest = location.partition("://")
-    if scheme == "memory":
+    if location.startswith("memory://"):
         return Place(location, STORE)
+    bucket, prefix = bucket_of(location)
+    return Place(bucket, f"{prefix}{STORE}")
+
+
+def bucket_of(location: str) -> tuple[str, str]:
+    """-> the bucket's URL, and what every name in it begins with"""
+    scheme, _, rest = location.partition("://")
     bucket, _, prefix = rest.rstrip("/").partition("/")
     if not bucket:
         raise InvalidError(f"{location!r} names no bucket", hint=f"{scheme}://bucket/prefix")
-    return Place(f"{scheme}://{bucket}", f"{prefix}/{STORE}" if prefix else STORE)
+    return f"{scheme}://{bucket}", f"{prefix}/" if prefix else ""

@@ -20,7 +20,7 @@ from obstore.store import from_url
 
 from penstock.errors import CorruptError, UnavailableError
 from penstock.store.disk import replace_file, sync_folder
-from penstock.store.location import folder_of
+from penstock.store.location import bucket_of, folder_of
 
 PAYLOADS = "payloads"
 
@@ -142,7 +142,8 @@ def open_objects(location: str, *, sync: bool = True) -> Objects:
         return FolderObjects(folder, sync=sync)
     if location.startswith("memory://"):
         return _memory.setdefault(location, MemoryObjects())
-    scheme, _, rest = location.partition("://")
-    bucket, _, prefix = rest.rstrip("/").partition("/")
-    store = from_url(f"{scheme}://{bucket}")
-    return BucketObjects(store, f"{prefix}/" if prefix else "")
+    bucket, prefix = bucket_of(location)
+    try:
+        return BucketObjects(from_url(bucket), prefix)
+    except BaseError as error:
+        raise UnavailableError(f"{location}: {error}") from error

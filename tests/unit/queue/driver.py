@@ -88,11 +88,12 @@ class QueueDriver(LogDriver):
         return stats
 
     async def purge(self) -> int:
-        purged, more = 0, True
-        while more:
-            count, more = await self.do(purge_step(Q))
-            purged += count
-        return purged
+        purged = await self.do(purge_step(Q))
+        count: int = purged.count
+        while purged.more:
+            purged = await self.do(purge_step(Q, purged.bounds))
+            count += purged.count
+        return count
 
     async def delete(self, name: str = "q") -> bool:
         while (gone := await self.do(delete_step(queue_name(name)))) is None:

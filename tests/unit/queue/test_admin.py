@@ -105,13 +105,28 @@ async def test_purging_forgets_the_history_of_what_it_takes() -> None:
     assert await driver.keys(KeyType.ATTEMPTS) == []
 
 
+async def test_a_purge_leaves_what_comes_while_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.queue.admin.PURGE_PAGES", 1)
+    driver = await QueueDriver.start()
+    await driver.publish(*messages(10))
+    old = await driver.claim(2)
+    purged = await driver.do(purge_step(Q))
+    new = await driver.publish(*(Item(b"%d" % i, headers={"priority": "1"}) for i in range(20)))
+    while purged.more:
+        purged = await driver.do(purge_step(Q, purged.bounds))
+    assert sorted(await driver.ids(PageKind.AVAILABLE)) == new
+    assert await driver.ack(*old) == [False, False]
+    await driver.clean()
+
+
 async def test_a_purge_that_dies_between_its_parts_has_purged_some(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("penstock.queue.admin.PURGE_PAGES", 1)
     driver = await QueueDriver.start()
     await driver.publish(*messages(10))
-    assert await driver.do(purge_step(Q)) == (4, True)
+    purged = await driver.do(purge_step(Q))
+    assert (purged.count, purged.more) == (4, True)
     driver = await driver.restarted()
     assert (await driver.stats()).available == 6
     await driver.clean()
@@ -154,17 +169,7 @@ async def test_a_delete_that_dies_between_its_parts_leaves_a_queue_that_works(
     assert len(await driver.claim(10)) == 6
 
 
-async def test_under_retention_nothing_dies_by_being_done() -> None:
-    driver = await QueueDriver.start()
-    await driver.do(configure_step("retention"))
-    await driver.publish(b"x")
-    await driver.ack(*await driver.claim(1))
-    assert not [timer for timer in driver.timers if timer.what[0] == "reclaim"]
-    await driver.do(configure_step("done"))
-    await driver.publish(b"y")
-    await driver.ack(*await driver.claim(1))
-    assert [timer for timer in driver.timers if timer.what[0] == "reclaim"]
-    await driver.clean()
+async def test_reclaim_is_done_or_retention() -> None:
     with pytest.raises(InvalidError):
         configure_step("never")  # type: ignore[arg-type]
 

@@ -165,17 +165,20 @@ async def test_255_headers_and_extreme_times_are_stored() -> None:
 async def test_fresh_messages_are_found_by_offset_and_id_until_they_are_too_many() -> None:
     fresh = Fresh(bytes_max=1500)
     items = list(messages(4))
-    fresh.add(Published([7, 8], [0, 1], 0, 5), items[:2])
-    fresh.add(Published([7, 9], [1], 2, 6), items[2:])
+    fresh.add(Published([7, 8], [0, 1], 0, 5), PreparedBatch(items[:2]))
+    fresh.add(Published([7, 9], [1], 2, 6), PreparedBatch(items[2:]))
     assert fresh.find(8, 1) is not None
     assert fresh.find(7, 1) is None, "another message"
     found = fresh.find(9, 2)
     assert found is not None
     assert (found.payload, found.received_at_ms) == (b"3", 6)
     assert fresh.find(9, 3) is None
-    fresh.add(Published([10], [0], 3, 6), items[:1])
+    fresh.add(Published([10], [0], 3, 6), PreparedBatch(items[:1]))
     assert fresh.find(8, 1) is None, "the oldest went"
     assert fresh.find(10, 3) is not None
+    large = Item(b"", headers={"a": "x" * 2000})
+    fresh.add(Published([11], [0], 4, 6), PreparedBatch([large]))
+    assert fresh.find(11, 4) is None, "headers count too"
 
 
 async def test_an_empty_batch_stores_nothing() -> None:

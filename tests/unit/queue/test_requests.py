@@ -1,0 +1,204 @@
+"""Requests of queues through a broker: bounds, damage, cancelling, what waits."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from penstock.broker.queuekeeping import GRACE_MS
+from penstock.errors import CorruptError, InvalidError, NotFoundError
+from penstock.queue.item import Item
+from penstock.queue.state import queue_name
+from penstock.queue.taken import RECLAIM_MS
+from unit.queue.test_reclaim import Q, World
+
+LARGE = b"x" * ((1 << 20) + 1)
+
+
+@pytest.fixture
+async def world() -> World:
+    world = World()
+    await world.open()
+    await world.broker.queues.create(Q, backoff=0, max_attempts=2)
+    return world
+
+
+async def settle() -> None:
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def test_expiry_of_many_single_messages_takes_few_commits(world: World) -> None:
+    for i in range(50):
+        await world.broker.queues.publish([Item(b"%d" % i, retention_s=1)])
+    world.clock.pass_ms(1001 + GRACE_MS)
+    before = world.broker.committer.health.requests
+    await world.upkeep()
+    assert await world.payloads() == {}
+    assert world.broker.committer.health.requests - before < 20
+    await world.clean()
+
+
+async def test_a_batch_for_many_queues_is_committed_in_parts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.queues.PART_BYTES", 10_000)
+    queues = world.broker.queues
+    await queues.publish([Item(b"x")] * 20)
+    alone = world.broker.committer.health.commits
+    for i in range(50):
+        await queues.create(queue_name(f"q{i}"))
+    before = world.broker.committer.health.commits
+    assert len(await queues.publish([Item(b"x")] * 20)) == 20
+    assert alone <= 3
+    assert world.broker.committer.health.commits - before > 3
+    assert (await queues.stats(queue_name("q49"))).available == 20
+    await world.clean()
+
+
+async def test_a_large_batch_for_an_unknown_queue_stores_nothing(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.queues.PART_BYTES", 1000)
+    with pytest.raises(NotFoundError):
+        await world.broker.queues.publish([Item(b"x" * 100)] * 20 + [Item(b"y", to="nope")])
+    assert await world.payloads() == {}
+
+
+async def test_a_claim_answers_with_as_much_as_it_may_and_gives_the_others_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.queues.ANSWER_BYTES", 250)
+    queues = world.broker.queues
+    await queues.publish([Item(b"x" * 100) for _ in range(10)])
+    found = await queues.claim(Q, 10)
+    assert len(found) == 3
+    await settle()
+    stats = await queues.stats(Q)
+    assert (stats.available, stats.in_flight) == (7, 3)
+    again = await queues.claim(Q, 10)
+    assert [message.attempts for message in again] == [1, 1, 1]
+    await settle()
+    assert len(await queues.peek(Q, 10)) == 3
+
+
+async def test_a_damaged_payload_does_not_keep_the_others_back(world: World) -> None:
+    queues = world.broker.queues
+    (bad,) = await queues.publish([Item(LARGE)])
+    (good,) = await queues.publish([Item(b"good")])
+    world.objects.objects[bad] = b"other bytes"
+    found = await queues.claim(Q, 10)
+    assert [message.id for message in found] == [good]
+    assert (await queues.stats(Q)).in_flight == 2, "it stays leased, and fails in the end"
+    world.clock.pass_ms(30_001)
+    with pytest.raises(CorruptError, match="checksum"):
+        await queues.claim(Q, 1)
+    world.clock.pass_ms(30_001)
+    assert (await queues.stats(Q)).failed == 1
+
+
+async def test_what_was_claimed_for_a_cancelled_call_is_given_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues = world.broker.queues
+    await queues.publish([Item(LARGE)])
+    reached = asyncio.Event()
+
+    async def hangs(number: int) -> Any:
+        reached.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(world.objects, "get", hangs)
+    claim = asyncio.create_task(queues.claim(Q, 1))
+    await reached.wait()
+    claim.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claim
+    await settle()
+    monkeypatch.undo()
+    (found,) = await queues.claim(Q, 1)
+    assert found.attempts == 1
+
+
+async def test_failed_messages_are_listed_in_parts_of_bounded_size(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.broker.queues.LIST_BYTES", 100)
+    queues = world.broker.queues
+    await queues.publish([Item(b"x" * 50) for _ in range(10)])
+    for _ in range(2):
+        found = await queues.claim(Q, 10)
+        await queues.fail(Q, [message.receipt for message in found])
+    ids: list[int] = []
+    after: int | None = 0
+    parts = 0
+    while after is not None:
+        page = await queues.failed(Q, after)
+        ids += [message.id for message in page.messages]
+        after, parts = page.next, parts + 1
+    assert ids == sorted(set(ids))
+    assert len(ids) == 10
+    assert parts > 1
+
+
+async def test_stats_count_leases_that_ended_as_they_are(world: World) -> None:
+    queues = world.broker.queues
+    await queues.publish([Item(b"x")])
+    await queues.claim(Q, 1)
+    world.clock.pass_ms(30_001)
+    stats = await queues.stats(Q)
+    assert (stats.available + stats.delayed, stats.in_flight) == (1, 0)
+
+
+async def test_who_waits_at_a_paused_queue_is_not_asked_again_and_again(world: World) -> None:
+    queues = world.broker.queues
+    await queues.publish([Item(b"x")])
+    await queues.pause(Q)
+    waiting = asyncio.create_task(queues.claim(Q, 1, wait_ms=None))
+    await settle()
+    assert queues._alarms == {}
+    await queues.play(Q)
+    assert [message.payload for message in await waiting] == [b"x"]
+
+
+async def test_a_lease_that_is_too_long_is_refused_before_anybody_waits(world: World) -> None:
+    with pytest.raises(InvalidError, match="lease"):
+        await world.broker.queues.claim(Q, 1, wait_ms=None, lease_ms=10**12)
+    with pytest.raises(InvalidError, match="not valid text"):
+        await world.broker.queues.claim(Q, 1, consumer="\ud800")
+
+
+async def test_under_retention_nothing_goes_by_being_done_until_that_is_changed(
+    world: World,
+) -> None:
+    queues = world.broker.queues
+    await queues.configure(reclaim="retention")
+    await queues.publish([Item(b"x")])
+    found = await queues.claim(Q, 1)
+    await queues.ack(Q, [found[0].receipt])
+    world.clock.pass_ms(RECLAIM_MS)
+    await world.upkeep()
+    assert await world.living() == 1
+    await queues.configure(reclaim="done")
+    world.clock.pass_ms(RECLAIM_MS)
+    await world.upkeep()
+    assert await world.living() == 0
+    await world.clean()
+
+
+async def test_a_claim_clears_a_bounded_number_of_pages(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("page", "place", "expire"):
+        monkeypatch.setattr(f"penstock.queue.{module}.PAGE_ENTRIES", 2)
+    monkeypatch.setattr("penstock.queue.lease.TAKE_PAGES", 3)
+    queues = world.broker.queues
+    await queues.publish([Item(b"good")])
+    await queues.publish([Item(b"%d" % i, retention_s=1) for i in range(40)])
+    await queues.publish([Item(b"last")])
+    world.clock.pass_ms(1001)
+    assert [message.payload for message in await queues.claim(Q, 2)] == [b"good"]
+    assert (await queues.describe(Q)).name == "q"
+    assert [message.payload for message in await queues.claim(Q, 2)] == [b"last"], "it asked again"
