@@ -59,6 +59,10 @@ async def everything(queues: Queues, target: LogName, kind: PageKind) -> list[An
     return found
 
 
+#: A message in a commit besides its payload, with all its headers and in a hundred queues.
+LARGEST_BYTES = 4000
+
+
 class QueuePlan(msgspec.Struct):
     """One queue, and what may be done to it."""
 
@@ -106,7 +110,8 @@ class Publisher(Client):
         items = [self._item(i, dedup=dedup or random.random() < 0.1) for i in range(count)]
         limits = self.world.limits
         sizes = [len(item.payload) for item in items]
-        small = sum(sizes) + 200 * count <= limits["PART_BYTES"]
+        # Surely one commit, whatever its headers are and however many queues there are.
+        small = sum(sizes) + LARGEST_BYTES * count <= limits["PART_BYTES"]
         whole = small and max(sizes) <= limits["INLINE_BYTES"]
         self.world.queues.messages.send(items, whole=whole)
         repeats = random.choice((1, 1, 2)) if dedup else 1  # also when nothing went wrong
