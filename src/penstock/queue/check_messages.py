@@ -4,8 +4,7 @@ Contract     `check_messages` takes what the queues hold (check.py) and returns 
              What is past its retention, as of the last commit, may be there or not: it goes in
              the background.
 Invariants   M1  what a queue holds has living metadata, which says the same of it, and a payload
-             M2  the takers of a message are the queues that hold it. Under reclaim="retention", or
-                 after that, they may be more, never fewer
+             M2  the takers of a message are the queues that hold it
              M3  a message that is not dead has metadata; a payload has a message
              M4  a message with a retention has a row that says when it goes
              M5  pages of takers lie within the metadata log; ids in use were reserved
@@ -85,10 +84,9 @@ async def check_messages(store: Store, tail: Tail, held: Held, look: Look) -> li
     now_ms = store.head().time_ms
     messages = await _read(store, log, look)
     slots = await _slots(store, tail, log, look)
-    exact = "reclaim" not in dict(row.options)
     return [
         *_told(_check_held(entries, messages, now_ms)),
-        *_told(_check_takers(entries, messages, slots, now_ms, exact=exact)),
+        *_told(_check_takers(entries, messages, slots, now_ms)),
         *_told(_check_metadata(messages, slots)),
         *_told(await _check_payloads(store, messages, entries, now_ms, look)),
         *_told(await _check_expiries(store, messages, look)),
@@ -155,8 +153,6 @@ def _check_takers(
     messages: _Messages,
     slots: npt.NDArray[np.uint16],
     now_ms: int,
-    *,
-    exact: bool,
 ) -> list[str]:
     here = entries["offset"].astype(np.int64) - messages.first
     here = here[(here >= 0) & (here < len(slots))]
@@ -164,9 +160,7 @@ def _check_takers(
     # What left a queue by its retention is not counted out: it goes as a whole.
     fresh = messages.about["deadline_ms"] >= now_ms
     takers = np.where(slots >= DEAD, 0, slots).astype(np.int64)
-    bad = takers < holders
-    if exact:
-        bad |= (takers > holders) & (takers < TAKERS_MAX)
+    bad = (takers < holders) | ((takers > holders) & (takers < TAKERS_MAX))
     return [
         f"offset {messages.first + i}: {takers[i]} takers, but {holders[i]} queues hold it"
         for i in np.flatnonzero(bad & fresh & messages.about["living"]).tolist()

@@ -114,7 +114,7 @@ class QueueLog:
         self.delete_asked: set[str] = set()
         self._log_id: int | None = None
         #: When messages go, and the last commit that changed it.
-        self._reclaim, self._reclaim_n = "done", 0
+        self.reclaims = True  # what is done with may go
 
     def queue(self, name: str) -> Queue | None:
         number = self.names.get(name)
@@ -145,7 +145,7 @@ class QueueLog:
                     self._operation(n, operation.owner.id, operation, time_ms, taken, released)
                 elif operation.owner.view is PagedView.TAKEN:
                     self._takers(n, operation.body, time_ms, taken, released, named)
-        if +taken or (+released and self._reclaims(n) is True):
+        if +taken or +released:
             self._wrong(n, f"{taken} were taken and {released} released, and are not counted")
         self._deleted(rows)
         self._routed(n, new, named)
@@ -161,9 +161,7 @@ class QueueLog:
             if kind is Kind.INTERNAL and name.encode() == METADATA.name and value is not None:
                 row = decode_catalogue_row(value)
                 self._log_id = row.id
-                reclaim = dict(row.options).get("reclaim", "done")
-                if reclaim != self._reclaim:
-                    self._reclaim, self._reclaim_n = reclaim, n
+                self.reclaims = dict(row.options).get("reclaim", "done") == "done"
             if kind is not Kind.QUEUE:
                 continue
             named.add(name)
@@ -427,10 +425,6 @@ class QueueLog:
 
     # -- U6
 
-    def _reclaims(self, n: int) -> bool | None:
-        """Whether what is done with is let go; None: that changed in this commit."""
-        return None if self._reclaim_n == n else self._reclaim == "done"
-
     def _takers(
         self,
         n: int,
@@ -449,8 +443,7 @@ class QueueLog:
         for offset, count in counts.items():
             self.messages.by_offset[offset].takers += count
         let_go = Counter(operation.released.tolist())
-        reclaims = self._reclaims(n)
-        if (reclaims is True and (+released) - let_go) or (reclaims is False and let_go):
+        if (+released) - let_go:
             self._wrong(n, f"{+released} are done with, and {let_go} released")
         more = let_go - released
         if more and not named:

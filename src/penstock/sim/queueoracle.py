@@ -245,7 +245,7 @@ class QueueOracle(Client):
             for message in self.truth.messages.by_id.values()
             if not message.gone
             and (
-                (message.dead_ms is not None and message.dead_ms < dead_ms)
+                (self.truth.reclaims and message.dead_ms is not None and message.dead_ms < dead_ms)
                 or message.deadline_ms < expired_ms
             )
         ]
