@@ -30,7 +30,7 @@ from penstock.queue.filter_tokens import Source
 
 # The machine may be busy, so no example is judged by its time.
 calm = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-many = settings(calm, max_examples=500)
+many = settings(calm, max_examples=300)
 
 # Few, so that a filter and a message often speak of the same header. The last ones must be quoted.
 NAMES = [

@@ -984,7 +984,7 @@ def _settings(examples: int, steps: int) -> settings:
 
 
 TestQueues = QueueMachine.TestCase
-TestQueues.settings = _settings(250, 30)
+TestQueues.settings = _settings(120, 30)
 
 
 @pytest.mark.slow
