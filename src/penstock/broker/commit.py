@@ -192,6 +192,7 @@ class Committer:
         self._drain: asyncio.Task[None] | None = None
         self._reopening: asyncio.Task[None] | None = None
         self._finished: PenstockError | None = None
+        self._closing = False
         self._lost: Store | None = None  # a handle that is given up, until it is abandoned
         self._down: PenstockError | None = None
         self.states = States()
@@ -261,6 +262,8 @@ class Committer:
     def request(self, *steps: Step) -> asyncio.Future[list[Any]]:
         """The same, without waiting: the place in the order is taken at once."""
         self._require_store()
+        if self._closing:
+            raise InvalidError("the location is being closed", hint="open it again")
         if len(self._waiting) >= WAITING_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
             raise UnavailableError(
                 f"{len(self._waiting):,} requests of {self._waiting_bytes:,} bytes are waiting",
@@ -309,6 +312,9 @@ class Committer:
             except asyncio.CancelledError:
                 stopped = UnavailableError("the broker was stopped")
                 self._fail(accepted, stopped)
+                if store is self._store:  # C4: nobody knows what became of its commit
+                    self._store, self._lost, self._down = None, store, stopped
+                    self.states.clear()
                 self._turn_away(stopped)
                 raise
             except Exception as error:
@@ -479,9 +485,12 @@ class Committer:
 
     async def close(self) -> None:
         """Finish what was accepted, then close the store. Later calls are an InvalidError."""
-        # Somebody may begin another while we wait for this one; it goes on where we are cancelled.
-        while self._drain is not None and not self._drain.done() and self._store is not None:
-            await asyncio.wait([self._drain])
+        self._closing = True  # what was accepted is finished, nothing more is
+        try:
+            if self._drain is not None and self._store is not None:
+                await asyncio.wait([self._drain])  # which goes on where we are cancelled
+        finally:
+            self._closing = False
         if self._finished is None:
             self._finished = InvalidError("the location is closed", hint="open it again")
             self._on_finish(self._finished)

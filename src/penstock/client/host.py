@@ -91,8 +91,11 @@ class Host:
         while True:
             await self._clock.sleep(WATCH_SECONDS)
             try:
-                await self.broker.committer.verify()
+                # The lock first: who took it may have died before it took the store, which then
+                # says "another process is taking over" for ever.
                 lost = self._lock.overtaken()
+                if not lost:
+                    await self.broker.committer.verify()
             except FencedError:
                 lost = True
             except (PenstockError, OSError):

@@ -122,21 +122,22 @@ def claim(
                 break
             path.unlink(missing_ok=True)
             path = None  # somebody else may have that name from now on
+        os.unlink(made)
         if sync:
             sync_folder(folder)
-        require_wanted()
+        # Who comes below us after this look sees ours, and takes its own back.
+        older = [n for (n,) in numbers(folder, EPOCH) if n < number]
+        require_wanted()  # the last look: nothing stands between it and the fence
     except (OSError, PenstockError):  # nobody was fenced yet, so take the claim back
         os.close(descriptor)
-        if path is not None:
-            path.unlink(missing_ok=True)
+        for name in (made, path):
+            if name is not None:
+                with contextlib.suppress(OSError):
+                    os.unlink(name)
         raise
-    finally:
-        with contextlib.suppress(OSError):
-            os.unlink(made)
     try:
-        for (older,) in numbers(folder, EPOCH):
-            if older < number:
-                _epoch_path(folder, older).unlink(missing_ok=True)
+        for n in older:
+            _epoch_path(folder, n).unlink(missing_ok=True)
         if sync:
             sync_folder(folder)
     except OSError:  # perhaps fenced: the file stays, and says who may go on

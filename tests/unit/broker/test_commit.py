@@ -611,3 +611,23 @@ async def test_a_close_that_is_cancelled_leaves_the_commit_under_way_alone() -> 
     await world.committer.close()
     with pytest.raises(InvalidError, match="closed"):
         await world.committer.submit(add(1))
+
+
+async def test_a_close_ends_though_somebody_goes_on_submitting() -> None:
+    world = await make_world()
+    refused = 0
+
+    async def produce() -> None:
+        nonlocal refused
+        while not refused:
+            try:
+                await world.committer.submit(add(1))
+            except InvalidError:
+                refused += 1
+
+    producer = asyncio.create_task(produce())
+    await world.settle()
+    async with asyncio.timeout(10):
+        await world.committer.close()
+        await producer
+    assert refused == 1
