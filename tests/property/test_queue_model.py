@@ -187,7 +187,7 @@ class QueueMachine(RuleBasedStateMachine):
 
         broker = await Broker.start(opener, self.clock, deadline=30, objects=self.objects)
         await upkeep_of(broker).stop()
-        broker.queues._fresh = Fresh(3000)  # some are found there, others are read
+        broker.queues._reading.fresh = Fresh(3000)  # some are found there, others are read
         return broker
 
     @property

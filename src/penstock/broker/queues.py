@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -26,10 +26,11 @@ from penstock.broker.queueanswers import (
     QueueInfo,
     QueueMessage,
 )
+from penstock.broker.queuereading import Reading
 from penstock.broker.turns import Turns
 from penstock.clock import Clock
 from penstock.codec.attempts import Attempt
-from penstock.codec.keys import Kind, payload_key, secret_key
+from penstock.codec.keys import Kind, secret_key
 from penstock.codec.queueoperation import PageKind, join
 from penstock.codec.queuestate import AVAILABLE, IN_FLIGHT, Entries
 from penstock.codec.scalars import NEVER_MS
@@ -60,12 +61,10 @@ from penstock.queue.lease import (
     release_step,
 )
 from penstock.queue.lists import Redriven, list_page, read_attempts, redrive_step
-from penstock.queue.message import Content, Fresh, Payloads, read_contents
+from penstock.queue.message import Content
 from penstock.queue.publish import (
-    check_spilled,
     publish_step,
     reserve_step,
-    spilled_id,
     spilled_uri,
 )
 from penstock.queue.receipt import KEY_BYTES, SECRET, make_receipt, open_receipt
@@ -86,8 +85,7 @@ PART_BYTES = 4 << 20
 _MESSAGE_BYTES = 200
 _ENTRY_BYTES = 36
 PEEK_MAX = 10_000
-#: Messages are read so many at a time, until an answer is so large.
-READ_COUNT = 128
+#: An answer holds messages until it is so large.
 ANSWER_BYTES = 128 << 20
 #: Receipts that are remembered.
 MADE_MAX = 32_768
@@ -98,10 +96,6 @@ NONE = np.zeros(0, IN_FLIGHT)
 NO_BOUNDS = Bounds(0, 0)
 
 
-#: What reading a message came to.
-Found = Content | CorruptError | None
-
-
 class Queues:
     def __init__(
         self, committer: Committer, cache: NodeCache, clock: Clock, objects: Objects
@@ -110,8 +104,7 @@ class Queues:
         self._cache = cache
         self._clock = clock
         self._objects = objects
-        self._fresh = Fresh()
-        self._payloads = Payloads()
+        self._reading = Reading(committer, cache, objects)
         self._secret: bytes | None = None
         self._made: dict[str, Lease] = {}
         self._turns = Turns(self._available, self._set_alarm)
@@ -202,7 +195,7 @@ class Queues:
         ids: list[int] = []
         for batch in batches:
             (published,) = await self._committer.submit(publish_step(batch))
-            self._fresh.add(published, batch)
+            self._reading.fresh.add(published, batch)
             ids += published.ids
         return ids
 
@@ -317,7 +310,7 @@ class Queues:
         size = 0
         damage: CorruptError | None = None
         fields = entries[_CLAIMED].tolist()
-        async for i, content in self._each(entries):
+        async for i, content in self._reading.each(entries):
             if isinstance(content, CorruptError):
                 damage = content
             elif content is not None:  # else its retention ended in this moment
@@ -356,60 +349,13 @@ class Queues:
         messages: list[QueueMessage] = []
         size = 0
         fields = entries[_AVAILABLE].tolist()
-        async for i, content in self._each(entries):
+        async for i, content in self._reading.each(entries):
             if isinstance(content, Content):
                 messages.append(_message(fields[i], content, ""))
                 size += len(content.payload or b"")
             if size > ANSWER_BYTES:
                 break
         return messages
-
-    async def _each(self, entries: Entries) -> AsyncIterator[tuple[int, Found]]:
-        """What these messages hold, one after the other, read a few at a time; None where one is
-        gone, an error where one is damaged."""
-        for at in range(0, len(entries), READ_COUNT):
-            for i, content in enumerate(await self._contents(entries[at : at + READ_COUNT]), at):
-                if content is None or content.uri is None:
-                    yield i, content
-                    continue
-                try:
-                    yield i, await self._whole(content)
-                except CorruptError as error:
-                    yield i, error
-
-    async def _contents(self, entries: Entries) -> list[Content | None]:
-        ids, offsets = entries["message_id"].tolist(), entries["offset"].tolist()
-        found = list(map(self._fresh.find, ids, offsets))
-        cold = [i for i, content in enumerate(found) if content is None]
-        if cold:
-
-            async def query(view: Shown) -> list[Content | None]:
-                return await read_contents(
-                    view,
-                    [ids[i] for i in cold],
-                    [offsets[i] for i in cold],
-                    self._cache,
-                    self._payloads,
-                )
-
-            for i, content in zip(cold, await self._committer.read(query), strict=True):
-                found[i] = content
-        return found
-
-    async def _whole(self, content: Content) -> Content | None:
-        """With the payload of an object of ours; None: the message was removed meanwhile."""
-        number = None if content.uri is None else spilled_id(content.uri)
-        if number is None or content.uri is None:
-            return content
-        try:
-            payload = await self._objects.get(number)
-        except CorruptError:
-            # An object goes after its row, and memory may know neither.
-            if await self._committer.read(lambda view: view.store.get(payload_key(number))) is None:
-                return None
-            raise
-        check_spilled(content.uri, payload)
-        return msgspec.structs.replace(content, payload=payload, uri=None)
 
     # -- settling
 
@@ -497,7 +443,7 @@ class Queues:
         gone = Content(None, None, {}, 0, 0)
         now_ms = self._committer.now_ms()
         messages: list[FailedMessage] = []
-        async for i, known in self._each(entries):
+        async for i, known in self._reading.each(entries):
             entry, attempts = entries[i], history[i]
             expired = int(entry["retention_deadline_ms"]) < now_ms
             if isinstance(known, CorruptError) and not expired:
@@ -587,8 +533,7 @@ class Queues:
 
     def reopened(self) -> None:
         """Whatever memory knew is gone: everybody who waits looks again."""
-        self._fresh.clear()
-        self._payloads.clear()
+        self._reading.clear()
         for name in self._turns.waiting():
             self._turns.stir(name)
 

@@ -1,8 +1,8 @@
 """Making, altering and deleting queues; pause, play and purge.
 
 Contract     A queue begins with empty records of active, done and failed messages (RFC, workflow
-             1.2). Deleting commits a mark; its rows go in the background. Purging takes away what
-             is available and in flight, a part at a time.
+             1.2). Purging takes away what is available and in flight, a part at a time; deleting
+             does the same with failed ones too, then commits a mark, and rows go in the background.
 """
 
 from __future__ import annotations

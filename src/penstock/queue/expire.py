@@ -28,9 +28,7 @@ def clear_step(name: LogName) -> Step:
 
     async def body(draft: Draft) -> bool:
         change = await draft.queue(name)
-        more = await end_leases(draft, change)
-        more = await expire_available(draft, change) or more
-        more = await forget_done(draft, change) or more
+        more = await clear(draft, change)
         # Also where nothing was to be done: what this was about may have been settled since, and
         # later ones were told to a timer that is used up now.
         draft.timers += queue_timers(change.before, change.lines)
@@ -39,7 +37,14 @@ def clear_step(name: LogName) -> Step:
     return draft_step(body)
 
 
-async def expire_available(draft: Draft, change: Change) -> bool:
+async def clear(draft: Draft, change: Change) -> bool:
+    """A part of what time took away. -> whether there is more"""
+    more = await end_leases(draft, change)
+    more = await _expire_available(draft, change) or more
+    return await _forget_done(draft, change) or more
+
+
+async def _expire_available(draft: Draft, change: Change) -> bool:
     lines = change.lines[PageKind.AVAILABLE]
     due = lines[lines["retention_ms"] < draft.now_ms]
     for line in due[:CLEAR_PAGES]:
@@ -69,7 +74,7 @@ async def _merge(change: Change, number: int, priority: int) -> None:
     change.do(PageKind.AVAILABLE, int(behind["page"]), put=page.entries)
 
 
-async def forget_done(draft: Draft, change: Change) -> bool:
+async def _forget_done(draft: Draft, change: Change) -> bool:
     """Done entries whose own retention is over, with what is remembered of their attempts."""
     keep_ms = 1000 * change.settings.done_retention_s
     if not keep_ms:

@@ -1,9 +1,9 @@
 """A message to publish, as producers give it and as it is checked. Pure.
 
-Contract     `prepare` checks every item and encodes what does not depend on the commit: headers and
-             tail of the metadata record. Whatever is wrong is an InvalidError that says which item;
-             nothing was done then. `PreparedBatch.records(...)` gives the RFC's metadata records
-             once ids and time are known.
+Contract     `PreparedBatch` checks every item and encodes what does not depend on the commit: the
+             headers and tail of the metadata record. Whatever is wrong is an InvalidError that says
+             which item; nothing was done then. `records` gives the whole ones once ids and time are
+             known.
 """
 
 from __future__ import annotations

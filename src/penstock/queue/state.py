@@ -46,11 +46,9 @@ from penstock.codec.scalars import NEVER_MS, encode_u64_key
 from penstock.errors import CorruptError, NotFoundError
 from penstock.log.catalogue import (
     LogName,
-    NameState,
     States,
     load_name,
     lookup,
-    name_state_key,
 )
 from penstock.log.decision import StateKey, View
 from penstock.queue.config import Settings, settings_of
@@ -152,21 +150,6 @@ async def load_queue_by_id(view: View, incarnation: int, name: str) -> QueueStat
     if state is None:
         state = await _read_queue(view, incarnation, name)
         view.keep(queue_state_key(incarnation), state)
-    return state
-
-
-def find_queue(view: View, name: LogName) -> QueueState:
-    """For `decide`: the queue as this tick sees it."""
-    known: NameState | None = view.state(name_state_key(name))
-    assert known is not None, "load_queue keeps the name"
-    if known.row is None:
-        raise missing(name)
-    return queue_of(view, known.row.id)
-
-
-def queue_of(view: View, incarnation: int) -> QueueState:
-    state: QueueState | None = view.state(queue_state_key(incarnation))
-    assert state is not None, "load_queue keeps the queue"
     return state
 
 

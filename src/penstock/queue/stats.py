@@ -14,8 +14,7 @@ from penstock.codec.queueoperation import PageKind
 from penstock.log.catalogue import LogName
 from penstock.log.decision import Step
 from penstock.queue.draft import Draft, draft_step
-from penstock.queue.expire import expire_available, forget_done
-from penstock.queue.lease import end_leases
+from penstock.queue.expire import clear
 from penstock.queue.state import Change
 
 
@@ -39,9 +38,7 @@ def stats_step(name: LogName) -> Step:
 
     async def body(draft: Draft) -> Stats:
         change = await draft.queue(name)
-        more = await end_leases(draft, change)
-        more = await expire_available(draft, change) or more
-        more = await forget_done(draft, change) or more
+        more = await clear(draft, change)
         visible = await _visible(draft, change)
         lines, head = change.lines, change.head
 

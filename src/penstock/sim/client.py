@@ -10,6 +10,7 @@ Invariants   T1  a call ends within its deadline, and a blocking one that much a
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -52,26 +53,6 @@ class Client:
 
     def fail(self, text: str) -> None:
         self.world.trace.fail(f"{self.name}: {text}")
-
-    async def live(self) -> None:
-        """Step after step, until the world is over."""
-        while True:
-            await self._think()
-            if not await self.world.turn():
-                return
-            self.world.busy += 1
-            try:
-                await self.step()
-            except Lost:
-                pass
-            finally:
-                self.world.busy -= 1
-
-    async def step(self) -> None:
-        raise NotImplementedError
-
-    async def _think(self) -> None:
-        await asyncio.sleep(self.random.choice((0, 0, 0.01, 0.05, 0.3)) * self.random.random())
 
     async def _connect(self) -> Process:
         if self._process is None or not self._process.ready:
@@ -171,3 +152,27 @@ class Client:
 
 def _short(result: object) -> str:
     return f"{result!r:.160}"
+
+
+class Actor(Client, ABC):
+    """A client that lives by itself."""
+
+    async def live(self) -> None:
+        """Step after step, until the world is over."""
+        while True:
+            await self._think()
+            if not await self.world.turn():
+                return
+            self.world.busy += 1
+            try:
+                await self.step()
+            except Lost:
+                pass
+            finally:
+                self.world.busy -= 1
+
+    @abstractmethod
+    async def step(self) -> None: ...
+
+    async def _think(self) -> None:
+        await asyncio.sleep(self.random.choice((0, 0, 0.01, 0.05, 0.3)) * self.random.random())

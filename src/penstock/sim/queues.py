@@ -21,7 +21,7 @@ from penstock.queue.backoff import Backoff
 from penstock.queue.item import Item
 from penstock.queue.state import queue_name
 from penstock.sim import queuetold as told
-from penstock.sim.client import Client, Lost
+from penstock.sim.client import Actor, Lost
 from penstock.sim.queuemoves import Move
 from penstock.sim.world import Blocked, World
 
@@ -77,10 +77,10 @@ class QueuePlan(msgspec.Struct):
 
 class QueueCast(msgspec.Struct):
     plans: list[QueuePlan]
-    clients: list[Client]
+    clients: list[Actor]
 
 
-class QueueClient(Client):
+class QueueClient(Actor):
     def __init__(self, world: World, name: str, plan: QueuePlan) -> None:
         super().__init__(world, name)
         self.plan = plan
@@ -92,7 +92,7 @@ class QueueClient(Client):
             self.fail(f"{self.plan.name}: {wrong}")
 
 
-class Publisher(Client):
+class Publisher(Actor):
     """Publishes to everybody; what has dedup ids is repeated until the answer is known."""
 
     def __init__(self, world: World, name: str, plans: list[QueuePlan]) -> None:
@@ -344,7 +344,7 @@ class QueueKeeper(QueueClient):
         )
 
 
-class Policy(Client):
+class Policy(Actor):
     """Changes when payloads go, now and then."""
 
     async def step(self) -> None:
@@ -360,7 +360,7 @@ class Policy(Client):
 def draw_queues(world: World) -> QueueCast:
     random = world.random("queue cast")
     plans = [_draw_queue(world, i) for i in range(random.choice((1, 2, 3)))]
-    clients: list[Client] = []
+    clients: list[Actor] = []
     for i in range(random.choice((1, 2, 3))):
         clients.append(Publisher(world, f"p{i}", plans))
     for plan in plans:

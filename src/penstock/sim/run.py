@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 
 import msgspec
 
-from penstock.sim.client import Client
+from penstock.sim.client import Actor
 from penstock.sim.knobs import turned
 from penstock.sim.loop import OverError, StandstillError, run
 from penstock.sim.oracle import Oracle
@@ -98,7 +98,7 @@ class _Oracles:
 
     def __init__(self, world: World) -> None:
         views = world.random("views").choices(("streams", "queues", "both"), (2, 1, 1))[0]
-        self.clients: list[Client] = []
+        self.clients: list[Actor] = []
         self._all: list[Oracle | QueueOracle] = []
         if views != "queues":
             self._streams(world, draw_cast(world))

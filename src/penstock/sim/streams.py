@@ -21,7 +21,7 @@ from penstock.errors import ConflictError, NotFoundError
 from penstock.log.batch import build_bodies
 from penstock.log.catalogue import stream_name
 from penstock.log.read import Message
-from penstock.sim.client import Client, Lost
+from penstock.sim.client import Actor, Lost
 from penstock.sim.grouplog import ANYWHERE
 from penstock.sim.history import Log
 from penstock.sim.world import Blocked, World
@@ -69,10 +69,10 @@ class GroupPlan(msgspec.Struct):
 class Cast(msgspec.Struct):
     streams: list[StreamPlan]
     groups: list[GroupPlan]
-    clients: list[Client]
+    clients: list[Actor]
 
 
-class StreamClient(Client):
+class StreamClient(Actor):
     def __init__(self, world: World, name: str, plan: StreamPlan) -> None:
         super().__init__(world, name)
         self.plan = plan
@@ -463,7 +463,7 @@ def draw_cast(world: World) -> Cast:
     groups = [
         _draw_group(world, stream, i) for stream in streams for i in range(random.choice((0, 1, 2)))
     ]
-    clients: list[Client] = []
+    clients: list[Actor] = []
     for stream in streams:
         for i in range(random.choice((1, 2, 3))):
             clients.append(Writer(world, f"{stream.name}w{i}", stream))

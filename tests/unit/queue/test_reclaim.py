@@ -181,7 +181,7 @@ async def test_the_object_of_a_spilled_payload_goes_with_its_message(world: Worl
     large = b"x" * (1 << 20) + b"y"
     (number,) = await world.broker.queues.publish([Item(large)])
     assert world.objects.objects == {number: large}
-    world.broker.queues._fresh.clear()
+    world.broker.queues._reading.fresh.clear()
     (message,) = await world.broker.queues.claim(Q, 1)
     assert message.payload == large
     await world.broker.queues.ack(Q, [message.receipt])
