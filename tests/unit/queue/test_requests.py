@@ -156,9 +156,11 @@ async def test_who_waits_at_a_paused_queue_is_not_asked_again_and_again(world: W
     queues = world.broker.queues
     await queues.publish([Item(b"x")])
     await queues.pause(Q)
+    asked = world.broker.committer.health.requests
     waiting = asyncio.create_task(queues.claim(Q, 1, wait_ms=None))
     await settle()
     assert queues._alarms == {}
+    assert world.broker.committer.health.requests == asked
     await queues.play(Q)
     assert [message.payload for message in await waiting] == [b"x"]
 
