@@ -425,6 +425,10 @@ class Committer:
 
     # -- trouble
 
+    def fence(self, reason: str) -> PenstockError:
+        """The location is another's by now: end as if the store had said so. -> what all hear"""
+        return self._finish(FencedError(reason))
+
     def _finish(self, error: PenstockError) -> PenstockError:
         """This committer lost its epoch: it answers nothing more."""
         if self._finished is None:

@@ -93,17 +93,15 @@ class Host:
             try:
                 # The lock first: who took it may have died before it took the store, which then
                 # says "another process is taking over" for ever.
-                lost = self._lock.overtaken()
-                if not lost:
-                    await self.broker.committer.verify()
+                if self._lock.overtaken():
+                    raise self.broker.committer.fence("another process serves this location")
+                await self.broker.committer.verify()
             except FencedError:
-                lost = True
-            except (PenstockError, OSError):
-                lost = False  # the store does not answer: that heals by itself
-            if lost:
                 self.fenced = True
                 on_fenced()
                 return
+            except (PenstockError, OSError):
+                continue  # the store does not answer: that heals by itself
 
     async def close(self) -> None:
         """Answer what was asked, stop listening, close the store, give the lock back."""

@@ -67,9 +67,13 @@ class Opening:
         )
         await _check_epoch(rows, fenced)
         tables = await rows.tables()
-        await self._step(partial(_check_tables, tables, folder))
+        await self._step(partial(check_tables, tables, folder))
         stored = await _stored_head(rows)
         self.recovered = await self._step(partial(recover, folder / "journal", stored))
+        # Whoever takes over from here on reads the journal later than we did, and opens SlateDB
+        # later too, which ends our replay. Before that, it may have missed what we are about to
+        # replay: a late record, whose number it gives to a commit of its own.
+        await self._step(epoch.check)
         self.head = await _replay(rows, self.recovered) or stored
         if not self.synced:
             # Before a journal that may cover what SlateDB has: that must survive a power cut.
@@ -188,7 +192,7 @@ async def _check_epoch(rows: SlateRows, fenced: int) -> None:
         raise CorruptError(f"the store was opened with epoch {epoch}, {fenced} was there already")
 
 
-def _check_tables(tables: Mapping[str, int], folder: Path) -> None:
+def check_tables(tables: Mapping[str, int], folder: Path) -> None:
     """Demand the SSTs in full length: SlateDB would retry reading behind a file's end for ever."""
     for name, least_bytes in tables.items():
         path = folder / "store" / "compacted" / f"{name}.sst"

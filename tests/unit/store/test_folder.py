@@ -17,7 +17,7 @@ import pytest
 import penstock
 from penstock.clock import SystemClock
 from penstock.errors import CorruptError, FencedError, UnavailableError
-from penstock.store import disk, epoch, journal, opening
+from penstock.store import disk, epoch, journal, opening, recovery
 from penstock.store.diskthread import DiskThread
 from penstock.store.folder import FolderStore
 from penstock.store.journal import Journal
@@ -525,3 +525,29 @@ def test_an_epoch_below_a_newer_one_is_never_taken(
     for fenced in (first, *others):
         with pytest.raises(FencedError):
             fenced.check()
+
+
+async def test_an_opening_that_was_overtaken_while_it_recovered_replays_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who took over may have missed a late record that this one read: replayed, it would stand in
+    SlateDB under the number of another commit, and no later opening would believe either."""
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    await commit(store, 1)
+    await store.abandon()
+    recover, replayed = recovery.recover, False
+
+    def overtaken(folder: Path, stored: Any) -> Any:
+        found = recover(folder, stored)
+        epoch.claim(folder, sync=True, owner=b"n" * 16)
+        return found
+
+    async def replay(*_: Any) -> None:
+        nonlocal replayed
+        replayed = True
+
+    monkeypatch.setattr(opening, "recover", overtaken)
+    monkeypatch.setattr(opening, "_replay", replay)
+    with pytest.raises(FencedError):
+        await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    assert not replayed
