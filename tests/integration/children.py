@@ -1,6 +1,7 @@
 """Child processes that a test talks to in lines, and kills, stops and continues.
 
-Contract     A child is `python -m integration.NAME ARGUMENTS`. It writes lines to its standard
+Contract     A child is what `python -m integration.NAME ARGUMENTS` would be; most are forks of one
+             process that has loaded everything (nursery.py). It writes lines to its standard
              output, each with one `os.write`, and reads lines from its standard input. What it
              wrote before it was killed or stopped is still read: a pipe outlives its writer. Every
              wait has an end, after which the test fails and shows what the child said.
@@ -19,35 +20,32 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from integration import nursery
+from integration.nursery import Forked
+
 TESTS = Path(__file__).resolve().parents[1]
 
 #: A child that says nothing for this long hangs; far above what a loaded machine needs.
 PATIENCE_SECONDS = 60.0
 
 
+#: These are about a process as such, how it forks and how it ends: each is an interpreter anew.
+PLAIN = {"forker", "forgetful_script"}
+
+
 class Child:
-    def __init__(
-        self, name: str, *arguments: str | Path | int, env: dict[str, str] | None = None
-    ) -> None:
-        paths = [str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    def __init__(self, name: str, *arguments: str | Path | int) -> None:
         self._said: list[str] = []
         self._rest = b""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the child
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", f"integration.{name}", *map(str, arguments)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            env={
-                **os.environ,
-                **(env or {}),
-                "PYTHONPATH": os.pathsep.join(path for path in paths if path),
-            },
-        )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._input = self._process.stdin.fileno()
-        self.output = self._process.stdout.fileno()
+        theirs, self._input = os.pipe()
+        self.output, output = os.pipe()
+        files = (theirs, output, self._errors.fileno())
+        try:
+            self._process = _started(name, list(map(str, arguments)), files)
+        finally:
+            os.close(theirs)
+            os.close(output)
         os.set_blocking(self.output, False)
         self.pid = self._process.pid
 
@@ -131,11 +129,27 @@ class Child:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.close()
-        self._process.stdout.close()
-        self._errors.close()
+        if not self._errors.closed:
+            os.close(self._input)
+            os.close(self.output)
+            self._errors.close()
+
+
+def _started(
+    name: str, arguments: list[str], files: tuple[int, int, int]
+) -> subprocess.Popen[bytes] | Forked:
+    paths = [str(TESTS), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)}
+    if name not in PLAIN and (forked := nursery.start(name, arguments, files, env)) is not None:
+        return forked
+    standard_input, output, errors = files
+    return subprocess.Popen(
+        [sys.executable, "-m", f"integration.{name}", *arguments],
+        stdin=standard_input,
+        stdout=output,
+        stderr=errors,
+        env=env,
+    )
 
 
 def say(line: str) -> None:

@@ -3,11 +3,16 @@
     python -m integration.damage_reader [unsynced]
 
 For each line with a location it answers with one line of JSON: `Reading` as in damage.py. It reads,
-closes, opens and reads once more: recovery must not turn damage into loss that nobody sees.
+closes, opens and reads once more: recovery must not turn damage into loss that nobody sees. Each
+location is read by a fork of its own, as a failed opening leaves parts of the engine running. This
+process opens nothing itself, so there is no engine that a fork could lose. It ends with a fork that
+fails.
 """
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import warnings
 
@@ -15,7 +20,7 @@ import msgspec
 
 import penstock
 from integration.children import say
-from integration.damage import DEADLINE_SECONDS, STREAMS, Reading, durability_of
+from integration.damage import DEADLINE_SECONDS, HANG_SECONDS, STREAMS, Reading, durability_of
 from penstock.store.folder import Durability
 
 
@@ -47,7 +52,13 @@ def main(mode: str) -> None:
     warnings.simplefilter("ignore", RuntimeWarning)
     durability = durability_of(mode)
     for line in sys.stdin:
-        say(msgspec.json.encode(read_twice(line.rstrip("\n"), durability)).decode())
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(2 * HANG_SECONDS))  # whoever waited is gone: end, wherever it hangs
+            say(msgspec.json.encode(read_twice(line.rstrip("\n"), durability)).decode())
+            os._exit(0)
+        if os.waitpid(child, 0)[1] != 0:
+            sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -242,15 +242,16 @@ def test_a_folder_of_which_a_part_went_back_in_time_is_found(
 # -- buckets
 
 
-@pytest.fixture
-def objects(bucket: str) -> dict[str, bytes]:
+@pytest.fixture(scope="module")
+def objects(server: None) -> dict[str, bytes]:
     """A store in a bucket after some sessions, the last one killed: every object by its key."""
-    with Child("damage_builder", bucket, 2) as child:
+    location = f"s3://{BUCKET}/damage"
+    with Child("damage_builder", location, 2) as child:
         child.hear_until("closed")
         child.tell("go")
         child.hear_until("written")
         child.kill()
-    prefix = bucket.removeprefix(f"s3://{BUCKET}/") + "/"
+    prefix = location.removeprefix(f"s3://{BUCKET}/") + "/"
     client = bucket_client()
     listed = client.list_objects_v2(Bucket=BUCKET, Prefix=prefix)["Contents"]
     return {

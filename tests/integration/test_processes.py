@@ -77,15 +77,31 @@ class Patience:
         lambda db: db.stream("mixed").info(),
         lambda db: db.stream("mixed").to_arrow(),
         lambda db: db.stream("mixed").evict(keep=0),
+        lambda db: db.stream("mixed"),
         lambda db: db.close(),
     ],
-    ids=["write", "write_many", "read", "info", "to_arrow", "evict", "close"],
+    ids=["write", "write_many", "read", "info", "to_arrow", "evict", "stream", "close"],
 )
 def test_a_forked_child_that_uses_its_parents_handle_is_refused_at_once(
     db: penstock.Database, call: Callable[[penstock.Database], object]
 ) -> None:
     assert outcome_in_fork(lambda: call(db)) == "InvalidError"
     assert db.stream("mixed").write(b"the parent goes on") == 1
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_handle_that_a_forked_child_closed_still_says_whose_it_is(db: penstock.Database) -> None:
+    stream = db.stream("mixed")
+
+    def use() -> None:
+        with contextlib.suppress(penstock.InvalidError):
+            db.close()
+        for call in (stream.info, db.streams, lambda: db.stream("other")):
+            with pytest.raises(penstock.InvalidError, match="belongs to the process that opened"):
+                call()
+
+    assert outcome_in_fork(use) == "returned"
+    assert stream.write(b"the parent goes on") == 1
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")

@@ -10,17 +10,16 @@ from pathlib import Path
 
 import pytest
 
+from integration.children import Child
 from integration.resp_serve import Serve
 from integration.resp_server import Wire
 
 
 def run(*arguments: str | Path) -> tuple[int, str]:
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock", "serve", *map(str, arguments)],
-        capture_output=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.stdout == b""
-    return done.returncode, done.stderr.decode()
+    with Child("command", "serve", *arguments) as child:
+        code = child.finish()
+        assert child.drain() == []
+        return code, child.errors()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -193,6 +193,12 @@ def test_many_killed_brokers_lose_and_double_nothing(tmp_path: Path, processes: 
 # Stopped, not dead.
 
 
+@pytest.fixture
+def _soon_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For this process; the others are as patient as ever. One test waits the whole time."""
+    monkeypatch.setattr("penstock.broker.election.SILENCE_SECONDS", 1.5)
+
+
 def ask(child: Child, line: str) -> str:
     child.tell(line)
     return child.hear()
@@ -235,6 +241,7 @@ def test_a_stopped_broker_is_overtaken_and_acknowledges_nothing_when_it_wakes_up
         assert len(set(found)) == len(found)
 
 
+@pytest.mark.usefixtures("_soon_too_long")
 def test_a_read_that_waits_at_a_stopped_broker_goes_on_at_the_next_one(tmp_path: Path) -> None:
     with Child("talker", tmp_path) as old:
         assert old.hear() == "open"
@@ -249,6 +256,7 @@ def test_a_read_that_waits_at_a_stopped_broker_goes_on_at_the_next_one(tmp_path:
             assert old.hear() == "got 1"
 
 
+@pytest.mark.usefixtures("_soon_too_long")
 def test_clients_of_a_stopped_broker_that_only_wait_are_served_by_the_next_one(
     tmp_path: Path,
 ) -> None:

@@ -16,7 +16,8 @@ from penstock.codec.scalars import Reader
 from penstock.errors import CorruptError
 
 # The machine may be busy, so no example is judged by its time.
-calm = settings(deadline=None)
+# Many tests over small values: fifty examples of each have to do.
+calm = settings(deadline=None, max_examples=50)
 
 # Bytes that mean something to the escapes are common, so that strings often share a beginning.
 TB = st.lists(st.sampled_from([0, 1, 2, 0x61, 0xFF]), max_size=4).map(bytes) | st.binary(max_size=9)

@@ -650,7 +650,7 @@ def _settings(examples: int, steps: int) -> settings:
 
 
 TestGroups = GroupMachine.TestCase
-TestGroups.settings = _settings(150, 40)
+TestGroups.settings = _settings(75, 40)
 
 
 @pytest.mark.slow

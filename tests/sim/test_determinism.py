@@ -6,6 +6,8 @@ import asyncio
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 
 import pytest
 
@@ -19,12 +21,17 @@ from penstock.stream import pending
 REPORT = "from penstock.sim.run import run_seed; print([run_seed(s).digest for s in (3, 8, 17)])"
 
 
+@cache
+def digest_of(seed: int) -> str:
+    return run_seed(seed).digest
+
+
 def test_a_seed_replays_exactly() -> None:
-    assert run_seed(5) == run_seed(5)
+    assert run_seed(8) == run_seed(8)
 
 
 def test_another_seed_is_another_world() -> None:
-    assert run_seed(5).digest != run_seed(6).digest
+    assert digest_of(8) != digest_of(17)
 
 
 def test_a_seed_replays_exactly_in_another_process_with_other_hashes() -> None:
@@ -38,7 +45,9 @@ def test_a_seed_replays_exactly_in_another_process_with_other_hashes() -> None:
             timeout=120,
         ).stdout
 
-    assert digests("1") == digests("2") == f"{[run_seed(seed).digest for seed in (3, 8, 17)]}\n"
+    with ThreadPoolExecutor(2) as pool:  # one process each, side by side
+        one, other = pool.map(digests, ("1", "2"))
+    assert one == other == f"{[digest_of(seed) for seed in (3, 8, 17)]}\n"
 
 
 def test_a_failure_says_how_to_see_it_again() -> None:

@@ -7,10 +7,12 @@ run; seeds that found something are kept in FOUND.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
 from penstock.sim.run import SimulationError, run_seed
+from sim.worlds import Worlds
 
 DEFAULT = range(60)
 MANY = range(1000, 6000)
@@ -27,9 +29,19 @@ def default_seeds() -> list[int]:
     return [*DEFAULT, *FOUND, *([] if asked is None else [int(asked)])]
 
 
+@pytest.fixture(scope="module")
+def worlds(request: pytest.FixtureRequest) -> Iterator[Worlds]:
+    """Those that this run asks for."""
+    items = [item for item in request.session.items if item.path == request.path]
+    asked = [item.callspec.params.get("seed") for item in items if hasattr(item, "callspec")]
+    worlds = Worlds(seed for seed in default_seeds() if seed in asked)
+    yield worlds
+    worlds.close()
+
+
 @pytest.mark.parametrize("seed", default_seeds())
-def test_nothing_is_wrong_in_this_world(seed: int) -> None:
-    run_seed(seed)
+def test_nothing_is_wrong_in_this_world(seed: int, worlds: Worlds) -> None:
+    worlds.report(seed)
 
 
 @pytest.mark.slow

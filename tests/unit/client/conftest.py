@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
+import itertools
 import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
@@ -16,6 +18,9 @@ import penstock
 from integration.children import Child
 from penstock.aio import AsyncClaimedMessage, AsyncConsumer
 from penstock.client.handles import AsyncHandle
+
+WAYS = ("inside", "socket", "aio")
+_numbers = itertools.count(1)
 
 
 class Awaited:
@@ -66,29 +71,50 @@ def holder() -> Iterator[Child]:
         yield child
 
 
-@pytest.fixture(params=["inside", "socket", "aio"])
-def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    match request.param:
+@contextlib.contextmanager
+def opened(kind: str, folder: Path, request: pytest.FixtureRequest) -> Iterator[Any]:
+    match kind:
         case "inside":
             with penstock.open(f"memory://client-{datetime.now(UTC).timestamp()}") as database:
                 yield database
         case "socket":
             child: Child = request.getfixturevalue("holder")
-            child.tell(f"open {tmp_path / 'd'}")
+            child.tell(f"open {folder}")
             assert child.hear() == "done"
-            with penstock.open(tmp_path / "d") as database:
+            with penstock.open(folder) as database:
                 assert database._session.link.broker is None, "the other process serves"
                 yield database
-            child.tell(f"close {tmp_path / 'd'}")
+            child.tell(f"close {folder}")
             assert child.hear() == "done"
         case _:
             loop = asyncio.new_event_loop()
             thread = threading.Thread(target=loop.run_forever)
             thread.start()
-            opening = asyncio.run_coroutine_threadsafe(penstock.aio.open(tmp_path / "d"), loop)
+            opening = asyncio.run_coroutine_threadsafe(penstock.aio.open(folder), loop)
             awaited = Awaited(opening.result(), loop)
             yield awaited
             awaited.close()
             loop.call_soon_threadsafe(loop.stop)
             thread.join()
             loop.close()
+
+
+@pytest.fixture(params=WAYS)
+def db(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    with opened(request.param, tmp_path / "d", request) as database:
+        yield database
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def shared_db(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Any]:
+    """One database for all tests of a file that ask for it: each uses a `name` of its own."""
+    with opened(request.param, tmp_path_factory.mktemp("shared") / "d", request) as database:
+        yield database
+
+
+@pytest.fixture
+def name() -> str:
+    """A stream or queue that nobody else uses."""
+    return f"n{next(_numbers)}"

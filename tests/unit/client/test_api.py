@@ -183,8 +183,10 @@ WRONG_DURATIONS: list[Any] = [-1, -0.001, math.nan, -math.inf, "1", None, True, 
         lambda s: s._database.streams(5) if hasattr(s, "_database") else s.group(5),
     ],
 )
-def test_a_wrong_argument_changes_nothing(db: penstock.Database, call: Any) -> None:
-    stream = db.stream("s")
+def test_a_wrong_argument_changes_nothing(
+    shared_db: penstock.Database, name: str, call: Any
+) -> None:
+    stream = shared_db.stream(name)
     stream.write(b"one")
     with pytest.raises(penstock.InvalidError):
         call(stream)

@@ -102,6 +102,9 @@ def test_a_repeated_sequence_returns_the_first_answer_and_appends_nothing(
         lambda s: s.write_many([b"a"], producer=b"p", sequence=1),
         lambda s: s.write_many([b"a"], producer="p", sequence=True),
         lambda s: s.write_many([b"a"], producer="\ud800", sequence=1),
+        lambda s: s.write_many([b"a"], producer="p\udcff", sequence=1),
+        lambda s: s.write_many([b"a"], producer="p", sequence=1 << 63),
+        lambda s: s.write_many([b"a", ("t", b"b")]),
         lambda s: s.read(-1, 1),
         lambda s: s.read(0, -1),
         lambda s: s.read("0", 1),
@@ -114,9 +117,9 @@ def test_a_repeated_sequence_returns_the_first_answer_and_appends_nothing(
     ],
 )
 def test_a_wrong_argument_is_an_invalid_error_and_changes_nothing(
-    db: penstock.Database, call: Any
+    shared_db: penstock.Database, name: str, call: Any
 ) -> None:
-    stream = db.stream("s")
+    stream = shared_db.stream(name)
     stream.write(b"one")
     with pytest.raises(penstock.InvalidError):
         call(stream)
@@ -124,13 +127,14 @@ def test_a_wrong_argument_is_an_invalid_error_and_changes_nothing(
 
 
 @pytest.mark.parametrize("name", ["", "x" * 256, "ü" * 128, "\ud800", 5, None, b"bytes"])
-def test_a_name_outside_the_limits_is_refused(db: penstock.Database, name: Any) -> None:
+def test_a_name_outside_the_limits_is_refused(shared_db: penstock.Database, name: Any) -> None:
     with pytest.raises(penstock.InvalidError):
-        db.stream(name)
+        shared_db.stream(name)
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "a/b", "../up", "with\0nul", "☃", " "])
-def test_any_other_name_is_a_stream_of_its_own(db: penstock.Database, name: str) -> None:
+def test_any_other_name_is_a_stream_of_its_own(shared_db: penstock.Database, name: str) -> None:
+    db = shared_db
     db.stream(name).write(name.encode())
     db.stream(name + "2" if len(name) < 255 else "other").write(b"other")
     assert [m and m.data for m in db.stream(name).read(0, 10)] == [name.encode()]

@@ -45,3 +45,28 @@ async def test_calls_under_way_at_a_host_that_lost_its_lock_go_on_or_hear_that_i
     with pytest.raises(FencedError):
         await writing
     await link.close()
+
+
+async def test_an_idle_handle_that_never_serves_looks_for_no_broker(tmp_path: Path) -> None:
+    """It would start a process that nobody needs: a worker of Spark that waits for its next task
+    must not bring a broker back to a location that everybody has closed."""
+    clock = SystemClock()
+
+    def link(outside: bool) -> Link:
+        place = Folder(tmp_path, clock=clock, durability="power", deadline=20.0, outside=outside)
+        return Link(place, clock=clock, deadline=20.0)
+
+    serving, idle = link(False), link(True)
+    await serving.open()
+    await idle.open()
+    assert serving.broker is not None
+    await serving.close()
+    while idle._seat is not None:
+        await clock.sleep(0.01)
+    assert idle._finding is None or idle._finding.done()
+    again = link(False)
+    await again.open()
+    assert again.broker is not None  # nobody else was there
+    assert await idle.run(lambda broker, _: broker.names(), again=True) == []
+    await idle.close()
+    await again.close()

@@ -335,14 +335,18 @@ WRONG_DURATIONS: list[Any] = [-1, -0.001, math.nan, -math.inf, "1", True, 1e300]
         lambda db, q: db.publish_many([b"x", None]),
     ],
 )
-def test_a_wrong_argument_changes_nothing(db: penstock.Database, call: Any) -> None:
-    queue = db.create_queue("q")
+def test_a_wrong_argument_changes_nothing(
+    shared_db: penstock.Database, name: str, call: Any
+) -> None:
+    db = shared_db
+    queue = db.create_queue(name)
     before = queue.describe()
     with pytest.raises(penstock.InvalidError):
         call(db, queue)
     assert queue.describe() == before
     assert queue.stats().routed == 0
-    assert db.queues() == ["q"]
+    assert db.queues() == [name]
+    db.delete_queue(name)
 
 
 # What goes on by itself when the broker is lost.
