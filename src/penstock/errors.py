@@ -22,6 +22,8 @@ class PenstockError(Exception):
         super().__init__(message)
         if hint is not None:
             self.hint = hint
+            # So that a traceback shows it, also one that another program prints, such as Spark.
+            self.add_note(f"hint: {hint}")
 
 
 class InvalidError(PenstockError):

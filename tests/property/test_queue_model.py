@@ -41,7 +41,6 @@ from penstock.queue.backoff import Backoff
 from penstock.queue.check import check_queues
 from penstock.queue.item import Item, PreparedBatch
 from penstock.queue.lease import (
-    Lease,
     ack_step,
     claim_step,
     extend_step,
@@ -51,7 +50,7 @@ from penstock.queue.lease import (
 from penstock.queue.lists import read_attempts
 from penstock.queue.message import Fresh
 from penstock.queue.publish import publish_step
-from penstock.queue.receipt import make_receipt, open_receipt
+from penstock.queue.receipt import LEASE, Leases, make_receipts, open_receipts
 from penstock.queue.state import QueueState, load_page, load_queue, queue_name
 from penstock.queue.stats import Stats
 from penstock.queue.taken import METADATA
@@ -415,7 +414,7 @@ class QueueMachine(RuleBasedStateMachine):
         """Mostly good ones; old ones, those of other queues, doubled and forged ones too."""
         good = self.good_receipts(name)
         forged = [
-            Receipt(None, 0, 0, make_receipt(b"k" * 32, 1, 1, 1)),
+            Receipt(None, 0, 0, _receipt_text(b"k" * 32, 1, 1, 1)),
             Receipt(None, 0, 0, "nonsense"),
             Receipt(None, 0, 0, ""),
         ]
@@ -541,7 +540,7 @@ class QueueMachine(RuleBasedStateMachine):
             name = data.draw(st.sampled_from(sorted(self.model.queues)))
             queue, log = self.model.queues[name], queue_name(name)
             chosen = [r for r in self.drawn_receipts(data, name) if r.queue is not None]
-            held = [self.opened(receipt) for receipt in chosen]
+            held = self.opened(chosen)
             match kind:
                 case "p":
                     batch = self.drawn_items(data, 5)
@@ -560,7 +559,7 @@ class QueueMachine(RuleBasedStateMachine):
                         found = reply.entries
                         assert found["message_id"].tolist() == [e.id for e in expected]
                         for entry in expected:
-                            text = make_receipt(bytes(32), reply.queue, entry.id, entry.lease)
+                            text = _receipt_text(bytes(32), reply.queue, entry.id, entry.lease)
                             self.receipts.append(Receipt(queue, entry.lease, entry.id, text))
 
                     done.append((step, claimed))
@@ -596,10 +595,10 @@ class QueueMachine(RuleBasedStateMachine):
 
         return compare
 
-    def opened(self, receipt: Receipt) -> Lease:
-        opened = open_receipt(bytes(32), receipt.text)
-        assert opened is not None, "only good ones are opened"
-        return Lease(opened.queue, opened.message_id, opened.lease)
+    def opened(self, receipts: Sequence[Receipt]) -> Leases:
+        leases, good = open_receipts(bytes(32), _texts(receipts))
+        assert all(good), "only good ones are opened"
+        return leases
 
     def drawn_flush(self, data: st.DataObject) -> list[Step]:
         """Writing an owner's pages, or some of them, needs no head behind it."""
@@ -936,6 +935,10 @@ def _changed(before: Options, given: dict[str, Any]) -> Options:
     return Options(**(fields | given))
 
 
+def _receipt_text(key: bytes, queue: int, message_id: int, lease: int) -> str:
+    return make_receipts(key, np.array([(queue, message_id, lease)], LEASE))[0]
+
+
 def _texts(receipts: Sequence[Receipt]) -> list[str]:
     return [receipt.text for receipt in receipts]
 
@@ -984,7 +987,7 @@ def _settings(examples: int, steps: int) -> settings:
 
 
 TestQueues = QueueMachine.TestCase
-TestQueues.settings = _settings(120, 30)
+TestQueues.settings = _settings(60, 30)
 
 
 @pytest.mark.slow

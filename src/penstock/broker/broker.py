@@ -1,7 +1,7 @@
 """The broker of one location: the committer, the readers' cache, and the upkeep behind them.
 
-Contract     All of it runs on one event loop. Requests are the methods of the views: `streams` and
-             `queues`.
+Contract     All of it runs on one event loop. Requests are the methods of the views, `streams` and
+             `queues`, and of `bulk`.
 Not here     Threads and blocking callers (client/), wire protocols (server/), what a request
              decides (log/, stream/, queue/).
 """
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from penstock.broker.bulk import Bulk
 from penstock.broker.commit import Committer, Opener
 from penstock.broker.keeping import Keeping
 from penstock.broker.lock import FolderLock
@@ -36,12 +37,14 @@ class Broker:
         committer: Committer,
         streams: Streams,
         queues: Queues,
+        bulk: Bulk,
         upkeep: Upkeep,
         lock: FolderLock | None,
     ) -> None:
         self.committer = committer
         self.streams = streams
         self.queues = queues
+        self.bulk = bulk
         self._upkeep = upkeep
         self._lock = lock
 
@@ -78,6 +81,7 @@ class Broker:
                 lock=lock,
                 on_fenced=on_fenced,
                 objects=open_objects(location, sync=durability == "power"),
+                location=location,
             )
         except BaseException:
             if lock is not None:
@@ -94,6 +98,7 @@ class Broker:
         lock: FolderLock | None = None,
         on_fenced: Callable[[], None] = lambda: None,
         objects: Objects | None = None,
+        location: str = "",
     ) -> Broker:
         """The parts, wired. The simulator comes in here, with a store of its own."""
         cache = NodeCache()
@@ -135,7 +140,8 @@ class Broker:
         upkeep.add(keeping.chores)
         upkeep.add(pages.chores)
         upkeep.add(QueueKeeping(cache, clock, objects, upkeep.remind).chores)
-        broker = cls(committer, streams, queues, upkeep, lock)
+        bulk = Bulk(committer, location, objects)
+        broker = cls(committer, streams, queues, bulk, upkeep, lock)
         await committer.open()
         upkeep.start(committer)
         return broker

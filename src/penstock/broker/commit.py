@@ -8,7 +8,8 @@ Invariants   C1  Replies leave after the commit they report is durable, in order
                  for they may rest on what the same tick writes.
              C2  Memory and reads show durable commits only: states are replaced after the commit.
              C3  Every call ends within the deadline: it waits for its tick at most half of it,
-                 and a tick takes at most the other half.
+                 and a tick takes at most the other half. Where that half is over before anything
+                 was sent to the store, nothing was written, and the handle goes on.
              C4  An unknown outcome ends the store handle and all states; both are rebuilt.
              C5  Fenced means finished: nothing is answered any more, reads included. Reopening
                  takes the location only from the epoch that this committer owned itself.
@@ -330,9 +331,13 @@ class Committer:
         seed = xxhash.xxh3_128_digest(self._secret + self.applied_n.to_bytes(8, "little"))
         now = Now(self._ticker.now_ms(), seed)
         tick = Shown(self, store, None, now.ms)
+        sent = False
         try:
-            async with asyncio.timeout(self.deadline / 2):
+            async with asyncio.timeout(self.deadline / 2) as limit:
                 await self._decide(tick, now, accepted)
+                if asyncio.get_running_loop().time() >= (limit.when() or 0.0):
+                    raise TimeoutError  # a commit would be cut off in the moment it begins
+                sent = True
                 record = b""
                 if tick.done:
                     record = encode_operations(tick.done)
@@ -357,6 +362,16 @@ class Committer:
                 self._finish(error)
                 self._fail(accepted, error)
         except (TimeoutError, PenstockError) as error:
+            if isinstance(error, TimeoutError) and not sent:
+                self.health.refused += 1
+                self._fail(
+                    accepted,
+                    UnavailableError(
+                        "what was asked for could not be looked up in time",
+                        hint="ask for less at a time, or retry later; nothing was written",
+                    ),
+                )
+                return
             text = str(error) or "the store did not answer in time"
             self._lose(store, UnavailableError(text))
             self._fail(

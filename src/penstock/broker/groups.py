@@ -17,7 +17,7 @@ from penstock.broker.commit import Committer, Shown
 from penstock.broker.turns import Turns
 from penstock.codec.keys import Kind
 from penstock.codec.scalars import NEVER_MS
-from penstock.errors import InvalidError, PenstockError
+from penstock.errors import InvalidError, PenstockError, UnavailableError
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, NameState, load_name, name_state_key
 from penstock.log.decision import StateKey
@@ -37,9 +37,13 @@ from penstock.stream.groups import (
     create_step,
     destroy_step,
     info_step,
+    infos_step,
     pending_step,
     set_step,
 )
+
+#: How many groups one request looks at: each may have to be loaded, within one tick.
+GROUPS_PART = 100
 
 #: Which group's readers: the stream's name and the group's.
 GroupKey = tuple[LogName, bytes]
@@ -160,10 +164,19 @@ class GroupRequests(ABC):
     async def groups(self, name: LogName) -> list[GroupInfo]:
         async def query(view: Shown) -> list[bytes]:
             row = (await load_name(view, name)).row
-            return [] if row is None else list((await load_groups(view, row.id)).rows)
+            return [] if row is None else sorted((await load_groups(view, row.id)).rows)
 
-        names = await self._committer.read(query)
-        return await self._committer.submit(*(info_step(name, group) for group in names))
+        found: list[GroupInfo] = []
+        try:
+            async with asyncio.timeout(self._committer.deadline):
+                names = await self._committer.read(query)
+                for i in range(0, len(names), GROUPS_PART):
+                    step = infos_step(name, names[i : i + GROUPS_PART])
+                    (part,) = await self._committer.submit(step)
+                    found += part
+        except TimeoutError:
+            raise UnavailableError("the groups were not listed in time") from None
+        return found
 
     async def group_pending(
         self, name: LogName, group: bytes, start: int = 0, count: int = 100

@@ -24,7 +24,7 @@ from penstock.log.catalogue import NameState, list_names
 from penstock.log.decision import StateKey, Timer
 from penstock.log.holes import plan_holes
 from penstock.log.state import LogState, load_log
-from penstock.stream.compact import compactable, learn, superseded
+from penstock.stream.compact import TAGS_MAX, compactable, learn, superseded
 from penstock.stream.config import StreamConfig, config_of
 from penstock.stream.deliver import deliver_step
 from penstock.stream.retain import plan_retain
@@ -147,41 +147,60 @@ class Keeping:
         if kept is None or not kept.config.compact:
             return
         begun_ms = committer.now_ms()
-        more = True
-        while more:
-            low = kept.compacted
-
-            async def query(view: Shown, low: int = low) -> tuple[LogState | None, Any, int]:
-                state = await load_log(view, log_id)
-                if state is None or low >= state.next:
-                    return None, {}, low
-                return state, *await learn(view.store, state, max(low, state.first))
-
-            state, last, end = await committer.read(query)
-            if state is not None:
-                await self._punch(committer, state, last)
-                # What a hold kept is looked at again when the stream grows.
-                kept.compacted = max(low, min(end, compactable(state)))
-            more = kept.compacted > low
+        state = await committer.read(lambda view: load_log(view, log_id))
+        # What comes meanwhile asks for a compaction of its own.
+        goal = 0 if state is None else state.next
+        while (low := kept.compacted) < goal:
+            last: dict[bytes, int] = {}
+            end = await self._learn(committer, log_id, low, goal, last)
+            looked = await self._replace(committer, log_id, last, end)
+            # What a hold kept is looked at again when the stream grows.
+            kept.compacted = max(low, looked)
+            if kept.compacted == low:
+                break
         now_ms = committer.now_ms()
         kept.rest_ms = now_ms + COMPACT_REST * (now_ms - begun_ms)
 
-    async def _punch(self, committer: Committer, state: LogState, last: dict[bytes, int]) -> None:
-        high = compactable(state)
+    async def _learn(
+        self, committer: Committer, log_id: int, low: int, high: int, last: dict[bytes, int]
+    ) -> int:
+        """As many tags as memory may hold. -> the end of what was looked at"""
+        at = low
+        while at < high and len(last) < TAGS_MAX:
 
-        async def find(view: Shown) -> list[int]:
-            found: list[int] = []
-            async for dead in superseded(view.store, state, last, high):
-                found += dead
-            return found
+            async def part(view: Shown, at: int = at) -> int:
+                state = await load_log(view, log_id)
+                return high if state is None else await learn(view.store, state, at, high, last)
 
-        left = await committer.read(find)
+            at = await committer.read(part)
+        return at
+
+    async def _replace(
+        self, committer: Committer, log_id: int, last: dict[bytes, int], high: int
+    ) -> int:
+        """Take away what these tags replace. -> the end of what was looked at"""
+        at, more = 0, True
+        while more:
+
+            async def part(view: Shown, at: int = at) -> tuple[list[int], int, bool]:
+                state = await load_log(view, log_id)
+                end = at if state is None else min(high, compactable(state))
+                if state is None or at >= end:
+                    return [], at, False
+                dead, looked = await superseded(view.store, state, last, at, end)
+                return dead, looked, looked < end
+
+            dead, at, more = await committer.read(part)
+            await self._punch(committer, log_id, dead)
+        return at
+
+    async def _punch(self, committer: Committer, log_id: int, dead: list[int]) -> None:
+        left = dead
         while left:
-            offsets = left
 
-            async def plan(view: Shown, offsets: list[int] = offsets) -> Any:
-                now = await load_log(view, state.log_id)
-                return (None, []) if now is None else await plan_holes(view.store, now, offsets)
+            async def plan(view: Shown, offsets: list[int] = left) -> Any:
+                state = await load_log(view, log_id)
+                return (None, []) if state is None else await plan_holes(view.store, state, offsets)
 
             step, left = await committer.read(plan)
             if step is not None:

@@ -2,7 +2,7 @@
 
 Contract     A chore for upkeep.py, ("pages", None): while the tail of operations is long
              (log/pages.py), the rows of the owners whose operations are the oldest are written,
-             then the records that nobody needs go.
+             then the records that nobody needs go. `flush_queue` writes those of one queue now.
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from typing import Any
 
 from penstock.broker.commit import Committer
 from penstock.codec.operations import Owner, PagedView
+from penstock.log.catalogue import LogName
 from penstock.log.decision import StateKey, Timer
 from penstock.log.pages import trim_step
 from penstock.queue import flush as queues
+from penstock.queue.expire import clear_step
+from penstock.queue.state import load_queue, owner_of
 from penstock.stream import flush as groups
 
 PAGES: StateKey = ("pages", None)
@@ -41,6 +44,19 @@ class PageKeeping:
             while numbers := tail.unneeded():
                 await committer.submit(trim_step(numbers))
                 tail.trimmed(numbers)
+
+
+async def flush_queue(committer: Committer, name: LogName) -> None:
+    """Write what the queue's pages do not contain yet: before a checkpoint, so that its readers
+    find little or nothing to apply. What time took away leaves first, so that they read what stats
+    would say. The records stay until the chore trims them: one place does."""
+    more = True
+    while more:
+        (more,) = await committer.submit(clear_step(name))
+    queue = await committer.read(lambda view: load_queue(view, name))
+    owner = owner_of(queue.id)
+    if committer.tail.of(owner):
+        committer.tail.flushed(owner, await _flush(committer, owner))
 
 
 async def _flush(committer: Committer, owner: Owner) -> int | None:

@@ -10,7 +10,7 @@ from penstock.codec.attempts import Attempt
 from penstock.queue.backoff import Backoff
 
 
-class QueueMessage(msgspec.Struct, frozen=True):
+class QueueMessage(msgspec.Struct, frozen=True, gc=False):
     id: int
     payload: bytes | None  # None: it is at `uri`
     uri: str | None

@@ -29,15 +29,16 @@ from penstock.codec.keys import (
     prefix,
     prefix_end,
 )
-from penstock.codec.queueoperation import Keys
+from penstock.codec.queueoperation import NO_KEYS, Keys
 from penstock.codec.router import decode_expiry, decode_expiry_key
-from penstock.codec.taken import DEAD, PAGE_SLOTS, decode_taken_page
+from penstock.codec.taken import DEAD, PAGE_SLOTS, TakenPage, decode_taken_page
 from penstock.errors import NotFoundError
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, list_names, load_name, open_target
-from penstock.log.decision import StateKey, Timer
+from penstock.log.decision import StateKey, Step, Timer
 from penstock.log.evict import evict_step
 from penstock.log.holes import plan_holes
+from penstock.log.state import LogState
 from penstock.queue.expire import clear_step
 from penstock.queue.reclaim import (
     Plan,
@@ -53,6 +54,7 @@ from penstock.queue.taken import (
     load_taken_page,
     offsets_of,
     owner_of,
+    page_state_key,
     pages_of,
     reclaim_due,
     reclaim_of,
@@ -65,6 +67,8 @@ GRACE_MS = 10_000
 #: Objects without a message are left alone for so long: it may be about to be committed.
 ORPHAN_MS = 3_600_000
 EXPIRY_ROWS = 256
+#: Pages of dead messages that go together.
+RECLAIM_PAGES = 4
 
 
 class QueueKeeping:
@@ -154,9 +158,20 @@ class QueueKeeping:
 
         async def dead(view: Shown) -> Keys:
             log = await open_target(view, METADATA)
-            if log is None or reclaim_of(await load_name(view, METADATA)) == "retention":
-                return np.zeros(0, np.uint64)
-            return offsets_of(await load_taken_page(view, log.log_id, number), DEAD)
+            if (
+                log is None
+                or (number + 1) * PAGE_SLOTS <= log.first
+                or reclaim_of(await load_name(view, METADATA)) == "retention"
+            ):
+                return NO_KEYS
+            parts = [offsets_of(await load_taken_page(view, log.log_id, number), DEAD)]
+            for following in range(number + 1, number + RECLAIM_PAGES):
+                page: TakenPage | None = view.state(page_state_key(log.log_id, following))
+                if page is None or (page.slots < DEAD).any():
+                    break
+                # All of it is dead, so there is nothing to wait for.
+                parts.append(offsets_of(page, DEAD))
+            return np.concatenate(parts)
 
         offsets = await committer.read(dead)
         if len(offsets):
@@ -169,23 +184,30 @@ class QueueKeeping:
         """Payloads and metadata of these; `rows`, which asked for it, go with the last of them."""
         while True:
 
-            async def plan(view: Shown, offsets: Keys = offsets) -> tuple[int, Plan, Any] | None:
+            async def plan(
+                view: Shown, offsets: Keys = offsets
+            ) -> tuple[int, Plan, Any, list[Step]] | None:
                 log = await open_target(view, METADATA)
                 if log is None:
                     return None
                 offsets = offsets[offsets >= log.first]
                 found = await plan_reclaim(view, log.log_id, offsets, self._cache)
-                holes = await plan_holes(view.store, log, found.offsets.tolist())
-                return log.log_id, found, holes
+                edge = await living_edge(view, log, found.offsets)
+                moved = _move(log, edge)
+                # What is evicted in the same commit needs no holes.
+                kept = found.offsets[found.offsets >= edge] if moved else found.offsets
+                holes = await plan_holes(view.store, log, kept.tolist())
+                return log.log_id, found, holes, moved
 
             planned = await committer.read(plan)
             if planned is None:
                 return
-            log_id, found, (punch, unpunched) = planned
+            log_id, found, (punch, unpunched), moved = planned
             offsets = offsets[offsets > found.offsets[-1]] if len(found.offsets) else offsets[:0]
             steps = [reclaim_step(log_id, found, () if len(offsets) else rows)]
             if punch is not None:
                 steps.append(punch)
+            steps += moved
             replies = await committer.submit(*steps)
             for number in found.objects:
                 await self._objects.delete(number)
@@ -210,19 +232,13 @@ class QueueKeeping:
     async def _move_edge(self, committer: Committer) -> None:
         """Evict from the metadata log what is gone at its beginning."""
 
-        async def plan(view: Shown) -> tuple[int, int, int] | None:
+        async def plan(view: Shown) -> list[Step]:
             log = await open_target(view, METADATA)
-            return None if log is None else (log.log_id, log.first, await living_edge(view, log))
+            return [] if log is None else _move(log, await living_edge(view, log))
 
-        planned = await committer.read(plan)
-        if planned is None:
-            return
-        log_id, first, edge = planned
-        if edge // PAGE_SLOTS > first // PAGE_SLOTS:
-            await committer.submit(
-                evict_step(METADATA, up_to=edge - 1),
-                forget_pages_step(log_id, first // PAGE_SLOTS, edge // PAGE_SLOTS),
-            )
+        steps = await committer.read(plan)
+        if steps:
+            await committer.submit(*steps)
 
     # -- objects
 
@@ -239,6 +255,14 @@ class QueueKeeping:
                 lambda view, number=number: _has_payload(view, number)  # type: ignore[misc]
             ):
                 await self._objects.delete(number)
+
+
+def _move(log: LogState, edge: int) -> list[Step]:
+    """Steps that evict what lies below this edge, if it is a page of takers at least."""
+    low, high = log.first // PAGE_SLOTS, edge // PAGE_SLOTS
+    if low == high:
+        return []
+    return [evict_step(METADATA, up_to=edge - 1), forget_pages_step(log.log_id, low, high)]
 
 
 async def _has_payload(view: Shown, number: int) -> bool:

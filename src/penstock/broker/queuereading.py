@@ -55,7 +55,7 @@ class Reading:
 
     async def _contents(self, entries: Entries) -> list[Content | None]:
         ids, offsets = entries["message_id"].tolist(), entries["offset"].tolist()
-        found = list(map(self.fresh.find, ids, offsets))
+        found = self.fresh.find(ids, offsets)
         cold = [i for i, content in enumerate(found) if content is None]
         if cold:
 

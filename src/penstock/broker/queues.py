@@ -51,7 +51,6 @@ from penstock.queue.allqueues import ALL_QUEUES, AllQueues, load_all_queues
 from penstock.queue.item import INLINE_BYTES, PAYLOAD_BYTES_MAX, Item, PreparedBatch
 from penstock.queue.lease import (
     Claimed,
-    Lease,
     ack_step,
     check_lease,
     claim_step,
@@ -67,7 +66,7 @@ from penstock.queue.publish import (
     reserve_step,
     spilled_uri,
 )
-from penstock.queue.receipt import KEY_BYTES, SECRET, make_receipt, open_receipt
+from penstock.queue.receipt import KEY_BYTES, SECRET, make_receipts, open_receipts
 from penstock.queue.state import (
     QueueState,
     load_page,
@@ -87,8 +86,6 @@ _ENTRY_BYTES = 36
 PEEK_MAX = 10_000
 #: An answer holds messages until it is so large.
 ANSWER_BYTES = 128 << 20
-#: Receipts that are remembered.
-MADE_MAX = 32_768
 #: Failed messages are listed so many at a time, until they are so large together.
 LIST_COUNT = 4
 LIST_BYTES = 16 << 20
@@ -106,7 +103,6 @@ class Queues:
         self._objects = objects
         self._reading = Reading(committer, cache, objects)
         self._secret: bytes | None = None
-        self._made: dict[str, Lease] = {}
         self._turns = Turns(self._available, self._set_alarm)
         self._due_ms: dict[LogName, int] = {}
         self._alarms: dict[LogName, asyncio.TimerHandle] = {}
@@ -304,24 +300,22 @@ class Queues:
         if not len(entries):
             return []
         key = await self._key()
-        leases = leases_of(claimed.queue, entries)
-        receipts = [make_receipt(key, each.queue, each.message_id, each.number) for each in leases]
+        receipts = make_receipts(key, leases_of(claimed.queue, entries))
         messages: list[QueueMessage] = []
         size = 0
         damage: CorruptError | None = None
-        fields = entries[_CLAIMED].tolist()
+        fields = list(zip(*_columns(entries, _CLAIMED), receipts, strict=True))
         async for i, content in self._reading.each(entries):
             if isinstance(content, CorruptError):
                 damage = content
             elif content is not None:  # else its retention ended in this moment
-                messages.append(_message(fields[i], content, receipts[i]))
+                messages.append(_message(content, *fields[i]))
                 size += len(content.payload or b"")
             if size > ANSWER_BYTES and i + 1 < len(entries):
                 self._give_back(name, claimed, entries[i + 1 :])
                 break
         if damage is not None and not messages:
             raise damage
-        self._remember(receipts, leases)
         return messages
 
     def _give_back(self, name: LogName, claimed: Claimed, entries: Entries) -> None:
@@ -329,12 +323,6 @@ class Queues:
             leases = leases_of(claimed.queue, entries)
             with contextlib.suppress(PenstockError):  # else they come again when they end
                 self._committer.request(release_step(name, leases)).add_done_callback(_heard)
-
-    def _remember(self, receipts: list[str], leases: list[Lease]) -> None:
-        """Those that come back here need not be verified: they were made here."""
-        self._made.update(zip(receipts, leases, strict=True))
-        while len(self._made) > MADE_MAX:
-            del self._made[next(iter(self._made))]
 
     async def peek(self, name: LogName, count: int) -> list[QueueMessage]:
         """The messages that would be claimed next."""
@@ -348,10 +336,10 @@ class Queues:
         entries = await self._committer.read(query)
         messages: list[QueueMessage] = []
         size = 0
-        fields = entries[_AVAILABLE].tolist()
+        fields = list(zip(*_columns(entries, _AVAILABLE), strict=True))
         async for i, content in self._reading.each(entries):
             if isinstance(content, Content):
-                messages.append(_message(fields[i], content, ""))
+                messages.append(_message(content, *fields[i]))
                 size += len(content.payload or b"")
             if size > ANSWER_BYTES:
                 break
@@ -383,11 +371,10 @@ class Queues:
     async def _settle(self, receipts: Sequence[str], make_step: Any) -> list[bool]:
         """One truth per receipt; forged ones are as stale as old ones."""
         key = await self._key()
-        opened = [self._made.get(receipt) or _lease(key, receipt) for receipt in receipts]
-        leases = [each for each in opened if each]
+        leases, good = open_receipts(key, receipts)
         (found,) = await self._committer.submit(make_step(leases))
         truths = iter(found)
-        return [each is not None and next(truths) for each in opened]
+        return [each and next(truths) for each in good]
 
     async def _key(self) -> bytes:
         """The key of receipts. There is one as soon as there is a queue."""
@@ -547,9 +534,20 @@ _CLAIMED = [
 _AVAILABLE = _CLAIMED[:4]
 
 
-def _message(fields: tuple[int, ...], content: Content, receipt: str) -> QueueMessage:
-    message_id, priority, attempts, visible_at_ms, *lease = fields
-    claimed_at_ms, lease_deadline_ms = lease or (0, 0)
+def _columns(entries: Entries, fields: Sequence[str]) -> list[list[int]]:
+    return [entries[field].tolist() for field in fields]
+
+
+def _message(
+    content: Content,
+    message_id: int,
+    priority: int,
+    attempts: int,
+    visible_at_ms: int,
+    claimed_at_ms: int = 0,
+    lease_deadline_ms: int = 0,
+    receipt: str = "",
+) -> QueueMessage:
     return QueueMessage(
         message_id,
         content.payload,
@@ -572,11 +570,6 @@ def _size_of(message: FailedMessage) -> int:
     return len(message.payload or b"") + headers + told
 
 
-def _lease(key: bytes, text: str) -> Lease | None:
-    found = open_receipt(key, text)
-    return None if found is None else Lease(found.queue, found.message_id, found.lease)
-
-
 async def _may_wait(view: Shown, name: LogName, lease_ms: int | None) -> None:
     """Whatever is wrong with a claim is told before it waits."""
     check_lease((await load_queue(view, name)).settings, lease_ms)
@@ -596,10 +589,12 @@ def _bytes_of(item: Item) -> int:
 
 def _is_small(items: Sequence[Item], each: int) -> bool:
     """Whether it is one commit, without objects."""
+    if not items:
+        return False
+    sizes = [len(item.payload) if not item.headers else _bytes_of(item) for item in items]
     return (
-        bool(items)
+        sum(sizes) + each * len(items) <= PART_BYTES
         and max(len(item.payload) for item in items) <= INLINE_BYTES
-        and sum(map(_bytes_of, items)) + each * len(items) <= PART_BYTES
     )
 
 

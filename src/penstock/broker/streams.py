@@ -33,8 +33,8 @@ from penstock.log.decision import StateKey
 from penstock.log.evict import evict_step, trim_step
 from penstock.log.joint import may_join
 from penstock.log.link import link_step
-from penstock.log.producer import Produced, answer_step, check_produced, produce_step
-from penstock.log.read import entries_of, read_nodes, read_range, to_arrow
+from penstock.log.producer import Produced, answer_step, check_produced
+from penstock.log.read import entries_in_steps, read_nodes, read_range, to_arrow
 from penstock.log.staging import STAGE_BYTES_MAX, begin_step, stage_step
 from penstock.log.state import LogState, state_key
 from penstock.stream.config import configure_step
@@ -119,18 +119,10 @@ class Streams(GroupRequests):
                 part.append(bodies[n + len(part)])
             await self._committer.submit(stage_step(staging_id, 0, n, part))
             n += len(part)
-        steps = [link_step(staging_id, [(name, [0])])]
-        if produced is not None:
-            steps.append(produce_step(name, produced, sum(body.count for body in bodies)))
+        steps = [link_step(staging_id, [(name, [0])], produced=produced)]
         if backlog is not None:
             steps.append(trim_step(name, count=backlog))
-        try:
-            ((offsets,), *_) = await self._committer.submit(*steps)
-        except ConflictError:
-            # A repetition was faster: it has the answer.
-            if produced is None or (known := await self._answered(name, produced)) is None:
-                raise
-            return known
+        ((offsets,), *_) = await self._committer.submit(*steps)
         return offsets  # type: ignore[no-any-return]
 
     async def _answered(self, name: LogName, produced: Produced) -> range | None:
@@ -156,7 +148,7 @@ class Streams(GroupRequests):
         block_ms: int | None = 0,
     ) -> Found:
         found = await self.read_nodes(name, offset, count, reverse=reverse, block_ms=block_ms)
-        entries = entries_of(found.pieces, found.low, found.high, reverse=reverse)
+        entries = await entries_in_steps(found.pieces, found.low, found.high, reverse=reverse)
         return Found(found.info, entries)
 
     async def read_nodes(
@@ -187,7 +179,8 @@ class Streams(GroupRequests):
         """Nodes of a range, as many as one answer may hold, from the end the reader begins at."""
         pieces: list[tuple[Node, int, int]] = []
         size = 0
-        begin, end = low, high
+        # What was evicted has no nodes: however much it is, there is nothing to look for.
+        begin, end = max(low, min(state.first, high)), high
         while begin < end and size <= READ_BYTES_MAX:
             # Downwards in windows: a scan goes up, and what lies lowest is wanted last.
             window = (max(begin, end - NODE_ENTRIES), end) if reverse else (begin, end)
@@ -201,7 +194,9 @@ class Streams(GroupRequests):
             pieces[:0] = part
             if not reverse:
                 break
-            low = end = window[0]
+            end = window[0]
+        if reverse and begin < end:
+            low = end
         return low, high, pieces
 
     async def to_arrow(self, name: LogName, offset: int, count: int | None) -> pa.Table:

@@ -137,9 +137,12 @@ class Turns:
 
     async def _serve_some(self, key: Hashable) -> bool:
         """Ask those at the front, all at once and in order. -> whether all of them were served"""
+        waiting = self._queues.get(key)
+        if waiting is None:
+            return False  # served, as most are at once: what is left is for the next one
         room = self._available(key)
         asked: list[Reader] = []
-        for reader in self._queues.get(key, ()):
+        for reader in waiting:
             if room <= 0:
                 break
             if not reader.found.done():

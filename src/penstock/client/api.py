@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from penstock.broker.answers import StreamInfo
 from penstock.client.backend import Backend
+from penstock.client.bulk import AsyncBulk
 from penstock.client.checks import (
     ack_ranges,
     check_bool,
@@ -33,7 +34,7 @@ from penstock.client.checks import (
     producer_id,
 )
 from penstock.client.handles import AsyncHandle, Runner
-from penstock.client.link import Errand, QueueErrand
+from penstock.client.link import BulkErrand, Errand, QueueErrand
 from penstock.client.publish import URI, Publish, Published, item_of, items_of
 from penstock.client.queue import AsyncQueue, queue_options
 from penstock.client.queuebackend import QueueBackend
@@ -64,8 +65,7 @@ class AsyncDatabase(AsyncHandle):
         self._runner = runner
 
     def _require(self) -> None:
-        if self._session.closed:
-            raise InvalidError(f"{self.location} is closed", hint="open it again")
+        self._session.require()
 
     def _run(self, errand: Errand[R], *, again: bool = False, block_ms: int | None = 0) -> Work[R]:
         self._require()
@@ -195,6 +195,15 @@ class AsyncDatabase(AsyncHandle):
         if reclaim not in ("done", "retention"):
             raise InvalidError(f"reclaim is 'done' or 'retention', not {reclaim!r}")
         return self._run_queues(lambda queues, _: queues.configure(reclaim=reclaim))
+
+    @property
+    def bulk(self) -> AsyncBulk:
+        """What Spark's processes use: staging, checkpoints. Not for applications."""
+        return AsyncBulk(self)
+
+    def _run_bulk(self, errand: BulkErrand[R]) -> Work[R]:
+        self._require()
+        return self._runner(self._session.link.run_bulk(errand, again=True))
 
     async def close(self) -> None:
         """Finish what is under way and release the location; a second close does nothing."""

@@ -57,11 +57,14 @@ def blocking(
 
 
 def blocking_as(
-    method: Callable[Concatenate[A, P], Work[R]], shape: Callable[[Any, R], S]
+    method: Callable[Concatenate[A, P], Work[R]],
+    shape: Callable[[Any, R], S],
+    like: Callable[..., object] | None = None,
 ) -> Callable[Concatenate[Blocking[A], P], S]:
-    """The same, for answers that are handles themselves: `shape(self, answer)` makes them block."""
+    """The same, for answers that are handles themselves: `shape(self, answer)` makes them block.
+    `like` has the name and the words, if they are not the method's own."""
 
-    @wraps(method)
+    @wraps(like or method)
     def call(self: Blocking[A], /, *args: P.args, **kwargs: P.kwargs) -> S:
         return shape(self, self._thread.call(method(self._inner, *args, **kwargs)))
 

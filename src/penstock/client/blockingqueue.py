@@ -57,8 +57,8 @@ class ClaimedMessage(ClaimedFields):
     release = _blocking_message(AsyncClaimedMessage.release)
 
 
-def _claimed(queue: Queue, found: list[AsyncClaimedMessage]) -> list[ClaimedMessage]:
-    return [ClaimedMessage(queue, message._found) for message in found]
+def _claimed(queue: Queue, found: list[QueueMessage]) -> list[ClaimedMessage]:
+    return [ClaimedMessage(queue, each) for each in found]
 
 
 def _paged(method: Callable[[AsyncQueue], Pages[M]]) -> Callable[[Queue], BlockingPages[M]]:
@@ -76,7 +76,7 @@ class Queue(Blocking[AsyncQueue]):
         super().__init__(inner, thread)
         self.name = inner.name
 
-    claim = blocking_as(AsyncQueue.claim, _claimed)
+    claim = blocking_as(AsyncQueue._claim, _claimed, like=AsyncQueue.claim)
     peek = blocking(AsyncQueue.peek)
     ack = blocking(AsyncQueue.ack)
     fail = blocking(AsyncQueue.fail)

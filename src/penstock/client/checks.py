@@ -13,12 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.codec.scalars import U64_MAX
 from penstock.errors import InvalidError
-from penstock.log.batch import encode_tag
 from penstock.stream.deliver import Start
 
-#: Offsets, counts and times are signed on the wire.
+#: Offsets, counts, times and sequences are signed on the wire.
 NUMBER_MAX = (1 << 63) - 1
 
 
@@ -99,10 +97,13 @@ def listed(entries: Any) -> Any:
 def producer_id(name: object) -> bytes:
     if not isinstance(name, str):
         raise InvalidError(f"producer is text, not {type(name).__name__}")
-    return encode_tag(name)
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidError(f"producer {name!r} is not valid text: {error.reason}") from None
 
 
 def check_producer(producer: bytes | None, sequence: object) -> None:
     if (producer is None) != (sequence is None):
         raise InvalidError("producer and sequence go together")
-    check_optional_int("sequence", sequence, most=U64_MAX)
+    check_optional_int("sequence", sequence)

@@ -16,6 +16,7 @@ from penstock.broker.broker import Broker
 from penstock.client.api import AsyncDatabase, AsyncGroup, AsyncStream
 from penstock.client.blocking import Blocking, blocking, blocking_as
 from penstock.client.blockingqueue import Queue
+from penstock.client.bulk import Bulk
 from penstock.client.queue import AsyncQueue
 from penstock.client.session import DEADLINE_SECONDS, Serving, Session, prepare
 from penstock.client.thread import LoopThread, Work
@@ -91,6 +92,11 @@ class Database(Blocking[AsyncDatabase]):
     publish = blocking(AsyncDatabase.publish)
     publish_many = blocking(AsyncDatabase.publish_many)
     configure = blocking(AsyncDatabase.configure)
+
+    @property
+    def bulk(self) -> Bulk:
+        """What Spark's processes use: staging, checkpoints. Not for applications."""
+        return Bulk(self._inner.bulk, self._thread)
 
     def close(self) -> None:
         """Finish what is under way and release the location; a second close does nothing."""

@@ -7,7 +7,8 @@ Contract     `run` gives a piece of work to the broker and answers with its resu
              there is no broker waits for one. FencedError is for a process that was the broker and
              lost its epoch: once, for what it had under way; later calls go to the new broker.
 Idle         A lost broker is replaced at once, not at the next call: idle handles take part in the
-             election too.
+             election too. Those that never serve themselves have no part in it, and wait for a
+             call: an idle one would start a process that nobody needs.
 Close        waits for calls under way; those that only wait for entries are ended.
 Not here     How a broker is found (places.py).
 """
@@ -21,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 from penstock.broker.broker import Broker
 from penstock.client.backend import Backend
+from penstock.client.bulkbackend import BulkBackend
 from penstock.client.queuebackend import QueueBackend
 from penstock.client.thread import Work
 from penstock.client.wire import LostError
@@ -37,6 +39,7 @@ PAUSE_SECONDS = 0.02
 #: The broker, and how many milliseconds of waiting are left.
 Errand = Callable[[Backend, int | None], Awaitable[R]]
 QueueErrand = Callable[[QueueBackend, int | None], Awaitable[R]]
+BulkErrand = Callable[[BulkBackend, int | None], Awaitable[R]]
 
 
 class Seat:
@@ -46,6 +49,7 @@ class Seat:
         self,
         backend: Backend,
         queues: QueueBackend,
+        bulk: BulkBackend,
         close: Callable[[], Awaitable[None]],
         *,
         broker: Broker | None = None,
@@ -53,6 +57,7 @@ class Seat:
     ) -> None:
         self.backend = backend
         self.queues = queues
+        self.bulk = bulk
         self.close = close
         self.broker = broker  # where it is in this process
         self.term = term
@@ -65,6 +70,8 @@ class Place(Protocol):
     location: str
     #: Whether another broker can take the place of one that is lost.
     elects: bool
+    #: Whether this process may become it.
+    serves: bool
 
     async def reach(self, lost: Seat | None, on_lost: Callable[[Seat], None]) -> Seat: ...
 
@@ -103,6 +110,9 @@ class Link:
         self, errand: QueueErrand[R], *, again: bool, block_ms: int | None = 0
     ) -> Work[R]:
         return self._run(lambda seat, left_ms: errand(seat.queues, left_ms), again, block_ms)
+
+    def run_bulk(self, errand: BulkErrand[R], *, again: bool) -> Work[R]:
+        return self._run(lambda seat, left_ms: errand(seat.bulk, left_ms), again, 0)
 
     async def _run(
         self,
@@ -204,7 +214,7 @@ class Link:
             for task in self._waits - {asyncio.current_task()}:
                 self._woken.add(task)
                 task.cancel()
-        if not self._closed:
+        if self._place.serves and not self._closed:
             self._find_soon()
 
     # -- the end

@@ -50,6 +50,7 @@ class Solo:
     """No election: this process is the broker until it closes or is fenced."""
 
     elects = False
+    serves = True
 
     def __init__(
         self, location: str, *, clock: Clock, durability: Durability, deadline: float
@@ -64,7 +65,7 @@ class Solo:
         broker = await Broker.open(
             self.location, durability=self._durability, deadline=self._deadline, clock=self._clock
         )
-        return Seat(broker.streams, broker.queues, broker.close, broker=broker)
+        return Seat(broker.streams, broker.queues, broker.bulk, broker.close, broker=broker)
 
     def trouble(self) -> str:
         return ""
@@ -88,6 +89,7 @@ class Folder:
         self._durability: Durability = durability
         self._deadline = deadline
         self._outside = outside
+        self.serves = not outside
         self._trouble = ""
 
     async def reach(self, lost: Seat | None, on_lost: OnLost) -> Seat:
@@ -114,7 +116,9 @@ class Folder:
             on_fenced=lambda: on_lost(seat),
         )
         broker = host.broker
-        seat = Seat(broker.streams, broker.queues, host.close, broker=broker, term=host.term)
+        seat = Seat(
+            broker.streams, broker.queues, broker.bulk, host.close, broker=broker, term=host.term
+        )
         return seat
 
     def _connect(self, found: Answered, on_lost: OnLost) -> Seat:
@@ -140,6 +144,7 @@ class Folder:
 
 class Network:
     elects = True
+    serves = False
 
     def __init__(self, location: str, *, clock: Clock, deadline: float) -> None:
         self.location = location
@@ -198,6 +203,6 @@ def remote_seat(remote: Remote, on_lost: OnLost, *, term: int = 0) -> Seat:
         seat.hung = remote.hung
         on_lost(seat)
 
-    seat = Seat(remote, remote.queues, close, term=term)
+    seat = Seat(remote, remote.queues, remote.bulk, close, term=term)
     remote.on_lost = lost
     return seat

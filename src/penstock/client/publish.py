@@ -79,12 +79,13 @@ def items_of(messages: object) -> list[Item]:
         raise InvalidError(f"messages are a list, not {type(messages).__name__}")
     if not isinstance(messages, Iterable):
         raise InvalidError(f"messages are a list, not {type(messages).__name__}")
-    return [_numbered(i, message) for i, message in enumerate(messages)]
+    listed = list(messages)
+    if set(map(type, listed)) == {bytes} and max(map(len, listed)) <= PAYLOAD_BYTES_MAX:
+        return [Item(payload) for payload in listed]  # by far the most frequent
+    return [_numbered(i, message) for i, message in enumerate(listed)]
 
 
 def _numbered(i: int, message: object) -> Item:
-    if type(message) is bytes and len(message) <= PAYLOAD_BYTES_MAX:
-        return Item(message)  # by far the most frequent
     try:
         match message:
             case Publish():

@@ -58,7 +58,7 @@ class ClaimedFields(QueuedMessage):
     __slots__ = ("_owner",)
 
     def __init__(self, found: QueueMessage, owner: Holding | None = None) -> None:
-        super().__init__(found)
+        self._found = found
         self._owner = owner  # the loop it was handed out by, which keeps its lease
 
     @property
@@ -147,18 +147,29 @@ class AsyncQueue(AsyncHandle):
 
         Where there are none, `wait` waits so many seconds for the first one.
         """
+        return self._claimed(self._claim(n, wait, lease, consumer))
+
+    async def _claimed(self, claim: Work[list[QueueMessage]]) -> list[AsyncClaimedMessage]:
+        return [AsyncClaimedMessage(self, found) for found in await claim]
+
+    def _claim(
+        self,
+        n: int = 1,
+        wait: float = 0,
+        lease: float | None = None,
+        consumer: str | None = None,
+    ) -> Work[list[QueueMessage]]:
         check_int("n", n)
         _check_consumer(consumer)
         lease_ms = None if lease is None else _finite_ms("lease", lease)
         name = self._name
-
-        async def claim(queues: QueueBackend, left_ms: int | None) -> list[AsyncClaimedMessage]:
-            found = await queues.claim(
+        return self._run(
+            lambda queues, left_ms: queues.claim(
                 name, n, wait_ms=left_ms, lease_ms=lease_ms, consumer=consumer
-            )
-            return [AsyncClaimedMessage(self, each) for each in found]
-
-        return self._run(claim, again=True, block_ms=milliseconds("wait", wait))
+            ),
+            again=True,
+            block_ms=milliseconds("wait", wait),
+        )
 
     def peek(self, n: int = 1) -> Work[list[QueuedMessage]]:
         """The messages that would be claimed next; nothing happens to them."""
@@ -385,16 +396,17 @@ class AsyncQueue(AsyncHandle):
 # ---- arguments --------------------------------------------------------------------------------
 
 Messages = Iterable[ClaimedFields | str] | ClaimedFields | str
+_MESSAGE = (ClaimedFields, str)
 
 
 def _listed(messages: object) -> list[ClaimedFields | str]:
-    if isinstance(messages, ClaimedFields | str):
+    if isinstance(messages, _MESSAGE):
         return [messages]
     if isinstance(messages, bytes) or not isinstance(messages, Iterable):
         raise InvalidError(f"messages are a list, not {type(messages).__name__}")
     found = list(messages)
     for message in found:
-        if not isinstance(message, ClaimedFields | str):
+        if not isinstance(message, _MESSAGE):
             raise InvalidError(
                 f"a claimed message or its receipt is needed, not {type(message).__name__}"
             )
@@ -402,12 +414,12 @@ def _listed(messages: object) -> list[ClaimedFields | str]:
 
 
 def _receipts(messages: list[ClaimedFields | str]) -> list[str]:
-    return [each if isinstance(each, str) else each.receipt for each in messages]
+    return [each if isinstance(each, str) else each._found.receipt for each in messages]
 
 
 def _mark(messages: list[ClaimedFields | str]) -> None:
     for message in messages:
-        if isinstance(message, ClaimedFields):
+        if not isinstance(message, str):
             message._settle()
 
 

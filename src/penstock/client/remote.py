@@ -7,8 +7,8 @@ Contract     Quick requests share one connection and are pipelined; a read that 
              what was in flight is unknown.
 Nodes        Plain reads and Arrow get nodes as they are stored (TREAD RAW) and cut the entries out
              here, in pieces, so that no reply grows without bound.
-Not here     Queues (remote_queues.py), finding a broker (seek.py), what to do when one is lost
-             (link.py).
+Not here     Queues (remote_queues.py), bulk (bulkbackend.py), finding a broker (seek.py), what to
+             do when one is lost (link.py).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from penstock.broker.answers import Found, FoundNodes, StreamInfo
 from penstock.broker.election import TICK_SECONDS, Silence, SocketName
+from penstock.client.bulkbackend import RemoteBulk
 from penstock.client.remote_queues import RemoteQueues
 from penstock.client.shapes import group_info, stream_info
 from penstock.client.wire import Address, Connection, LostError, discard
@@ -29,7 +30,7 @@ from penstock.codec.node import Body, body_lists, decode_node, node_value
 from penstock.errors import InvalidError, UnavailableError
 from penstock.log.arrow import SCHEMA, to_batch
 from penstock.log.catalogue import LogName
-from penstock.log.read import Message, entries_of
+from penstock.log.read import Message, entries_in_steps
 from penstock.stream.deliver import Start
 from penstock.stream.groups import GroupInfo, Pending
 
@@ -77,6 +78,7 @@ class Remote:
         self.hung = False
         self._listener = asyncio.get_running_loop().create_task(self._listen())
         self.queues = RemoteQueues(self)
+        self.bulk = RemoteBulk(self)
 
     # -- being there
 
@@ -189,7 +191,9 @@ class Remote:
         if (producer is None) != (sequence is None):
             raise InvalidError("producer and sequence go together")
         if not bodies:
-            return await self._write_nothing(name, backlog)
+            # No entry, no request: nothing is made, evicted or remembered.
+            end = (await self.info(name)).last + 1
+            return range(end, end)
         head: list[Argument] = ["TWRITE", name.name]
         if backlog is not None:
             head += ["BACKLOG", backlog]
@@ -211,21 +215,13 @@ class Remote:
         first, last = await self.ask(*head)
         return range(first, last + 1)
 
-    async def _write_nothing(self, name: LogName, backlog: int | None) -> range:
-        if backlog is not None:
-            await self.evict(name, keep=backlog)
-        end = (await self.info(name)).last + 1
-        return range(end, end)
-
     async def evict(
         self, name: LogName, *, up_to: int | None = None, keep: int | None = None
     ) -> int:
-        if keep:
-            return await self._count("TEVICT", name.name, -keep)
-        if keep is not None:  # -0 would be offset 0
-            up_to = (await self.info(name)).last
+        if keep is not None:
+            return await self._count("TEVICT", name.name, f"-{keep}")  # -0 keeps nothing
         assert up_to is not None
-        return await self._count("TEVICT", name.name, up_to) if up_to >= 0 else 0
+        return await self._count("TEVICT", name.name, up_to)
 
     async def _count(self, *request: Argument) -> int:
         return int(await self.ask(*request))
@@ -242,7 +238,7 @@ class Remote:
         block_ms: int | None = 0,
     ) -> Found:
         found = await self.read_nodes(name, offset, count, reverse=reverse, block_ms=block_ms)
-        entries = entries_of(found.pieces, found.low, found.high, reverse=reverse)
+        entries = await entries_in_steps(found.pieces, found.low, found.high, reverse=reverse)
         return Found(found.info, entries)
 
     async def read_nodes(

@@ -16,7 +16,7 @@ from typing import Literal
 
 from penstock.client.link import Link
 from penstock.client.places import place_of
-from penstock.client.thread import LoopThread, Work
+from penstock.client.thread import LoopThread, Work, not_in_a_fork
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidError, PenstockError
 from penstock.store.folder import Durability
@@ -38,6 +38,14 @@ class Session:
 
     def opened(self) -> None:
         _sessions.add(self)
+
+    def require(self) -> None:
+        """Every call begins here. Whose handle it is comes first: closing it in a fork of its
+        process closes nothing."""
+        if os.getpid() != self.pid:
+            raise not_in_a_fork()
+        if self.closed:
+            raise InvalidError(f"{self.location} is closed", hint="open it again")
 
     def begin_close(self) -> bool:
         """Whether it was open; from here on no call begins."""

@@ -64,6 +64,13 @@ class _Call(Generic[R]):
             self._task.cancel()
 
 
+def not_in_a_fork() -> InvalidError:
+    return InvalidError(
+        "this handle belongs to the process that opened it, not to a fork of it",
+        hint="open the location in the child",
+    )
+
+
 class LoopThread:
     def __init__(self, name: str) -> None:
         self._pid = os.getpid()
@@ -105,10 +112,7 @@ class LoopThread:
     def _check(self, work: Work[R]) -> None:
         if os.getpid() != self._pid:
             work.close()
-            raise InvalidError(
-                "this handle belongs to the process that opened it, not to a fork of it",
-                hint="open the location in the child",
-            )
+            raise not_in_a_fork()
         if threading.get_ident() == self._thread.ident:
             work.close()
             raise InvalidError("a blocking call on the broker's own thread would wait for itself")

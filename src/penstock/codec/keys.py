@@ -91,6 +91,7 @@ class Scope(IntEnum):
     QUERY = 3
     PUBLISH = 4
     LINK = 5
+    STAGING = 6
 
 
 _PREFIX = {kind: bytes((VERSION, kind)) for kind in KeyType}

@@ -111,6 +111,13 @@ def decode_metadata(data: bytes) -> Metadata:
     )
 
 
+def read_message_id(data: bytes) -> int:
+    """Of a record that holds more, which is not looked at."""
+    if len(data) < _FIXED.size:
+        return decode_metadata(data).message_id  # says what is wrong
+    return int.from_bytes(data[:8], "little")
+
+
 def _read_headers(reader: Reader) -> tuple[tuple[str, str], ...]:
     headers: dict[str, str] = {}
     for _ in range(reader.u8("number of headers")):

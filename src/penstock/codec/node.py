@@ -3,7 +3,10 @@
     value       header (48 bytes) | body
     header      magic (u8 = 4E) | version (u8 = 1) | flags (u16) | count (u32) | first offset (u64)
                 | time (i64, ms) | raw body bytes (u32) | stored body bytes (u32)
-                | xxh3_64 of the stored body (u64) | crc32 of the 40 bytes before it (u32) | 0 (u32)
+                | xxh3_64 of the stored body (u64) | crc32 (u32) | tag signature (u32)
+    crc32       of the 40 bytes before it, then of the signature where that is not 0
+    signature   bit xxh3_64(tag) % 32 of each tag in the body, and maybe others; 0: not known, as
+                in every node without tags, and in small ones, where nobody computed it
     flags       0001 UNIFORM_TIME  all entries have the header's time; the body has no times
                 0002 ZSTD          the body is compressed as a whole
                 0004 TAGS          the tags are there (else every tag is empty)
@@ -25,7 +28,8 @@ Contract     A `Body` is everything that does not depend on the place in a log: 
              time, and the writer only packs 48 bytes. `decode_*` raise CorruptError, with `what`
              and the field, for any bytes that an encoder here did not make.
 Invariants   A table starts at 0 and never falls; its last value is the size of its blob. A dead
-             entry is zero bytes long in every column. Meta of zero bytes is no meta.
+             entry is zero bytes long in every column. Meta of zero bytes is no meta. The header's
+             time is that of the newest entry: times never fall within a log.
 Not here     how entries become columns (log/batch.py), Arrow (log/arrow.py), who merges
              (log/merge.py).
 """
@@ -35,7 +39,7 @@ from __future__ import annotations
 import struct
 import threading
 import zlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -64,10 +68,15 @@ _MAGIC = 0x4E
 _VERSION = 1
 _HEADER = struct.Struct("<BBHIQqIIQ")
 _SEAL = struct.Struct("<II")
+_U32 = struct.Struct("<I")
 _LINK = struct.Struct("<QQQ")
 HEADER_BYTES = _HEADER.size + _SEAL.size
 #: Arrow's binary offsets are signed, so a column ends one bit before a u32 does.
 COLUMN_BYTES_MAX = 0x7FFF_FFFF
+#: A signature that says nothing, with or without reading the header: any tag may be there.
+ANY_TAG = U32_MAX
+#: More distinct tags than these set nearly every bit: then the rest is not looked at.
+SIGNATURE_TAGS_MAX = 64
 #: Compression must save at least an eighth, or reading would pay for nothing.
 _WORTH = 0.875
 
@@ -86,6 +95,7 @@ class Body(msgspec.Struct, frozen=True, gc=False):
     raw_bytes: int  # size before compression
     stored: bytes  # as it is written
     checksum: int  # xxh3_64 of `stored`
+    signature: int = 0  # of the tags; 0: not computed, or no tags
 
 
 class Header(msgspec.Struct, frozen=True, gc=False):
@@ -96,6 +106,7 @@ class Header(msgspec.Struct, frozen=True, gc=False):
     raw_bytes: int
     stored_bytes: int
     checksum: int
+    signature: int
 
     @property
     def end(self) -> int:
@@ -124,9 +135,11 @@ def build_body(
     validity: bytes | None = None,
     times: bytes | None = None,
     compress: bool = False,
+    signature: int = 0,
 ) -> Body:
     """Columns -> body. `compress` tries zstd and keeps it where it helps."""
     assert count > 0, "a node has entries"
+    assert tags is not None or not signature, "a signature is one of tags"
     flags = 0
     pieces: list[bytes] = []
     if times is None:
@@ -155,7 +168,28 @@ def build_body(
         if len(squeezed) < len(raw) * _WORTH:
             stored = squeezed
             flags |= ZSTD
-    return Body(flags, count, len(raw), stored, xxhash.xxh3_64_intdigest(stored))
+    return Body(flags, count, len(raw), stored, xxhash.xxh3_64_intdigest(stored), signature)
+
+
+def tag_signature(tags: Collection[bytes]) -> int:
+    """The signature of a node with these tags, each named once."""
+    if len(tags) > SIGNATURE_TAGS_MAX:
+        return ANY_TAG
+    signature = 0
+    for tag in tags:
+        signature |= 1 << xxhash.xxh3_64_intdigest(tag) % 32
+    return signature
+
+
+def may_hold(header: Header, tags: Collection[bytes]) -> bool:
+    """Whether an entry with one of these tags can be in the node. A link row does not tell."""
+    if header.flags & LINK:
+        return True
+    if header.flags & HOLE:
+        return False
+    if not header.flags & TAGS:
+        return b"" in tags
+    return not header.signature or bool(header.signature & tag_signature(tags))
 
 
 def _compressor() -> Any:
@@ -174,18 +208,39 @@ def _decompressor() -> Any:
 
 
 def _pack(
-    flags: int, count: int, first: int, time_ms: int, raw_bytes: int, body: bytes, checksum: int
+    flags: int,
+    count: int,
+    first: int,
+    time_ms: int,
+    raw_bytes: int,
+    body: bytes,
+    checksum: int,
+    signature: int = 0,
 ) -> bytes:
     head = _HEADER.pack(
         _MAGIC, _VERSION, flags, count, first, time_ms, raw_bytes, len(body), checksum
     )
-    return b"".join((head, _SEAL.pack(zlib.crc32(head), 0), body))
+    return b"".join((head, _SEAL.pack(_header_crc(head, signature), signature), body))
+
+
+def _header_crc(head: bytes | memoryview, signature: int) -> int:
+    crc = zlib.crc32(head)
+    return zlib.crc32(_U32.pack(signature), crc) if signature else crc
 
 
 def node_value(body: Body, first: int, time_ms: int, *, fragment: bool = False) -> bytes:
     """What is stored for this body at this place."""
     flags = body.flags | FRAGMENT if fragment else body.flags
-    return _pack(flags, body.count, first, time_ms, body.raw_bytes, body.stored, body.checksum)
+    return _pack(
+        flags,
+        body.count,
+        first,
+        time_ms,
+        body.raw_bytes,
+        body.stored,
+        body.checksum,
+        body.signature,
+    )
 
 
 def link_value(staged: StagedId, *, first: int, count: int, time_ms: int) -> bytes:
@@ -206,19 +261,19 @@ def decode_header(value: bytes, what: str) -> Header:
     if len(value) < HEADER_BYTES:
         raise CorruptError(f"{what}: header needs {HEADER_BYTES} bytes, {len(value)} are there")
     magic, version, flags, count, first, time_ms, raw, stored, checksum = _HEADER.unpack_from(value)
-    crc, zero = _SEAL.unpack_from(value, _HEADER.size)
+    crc, signature = _SEAL.unpack_from(value, _HEADER.size)
     if magic != _MAGIC:
         raise CorruptError(f"{what}: magic is {magic:#04x}, not {_MAGIC:#04x}")
     if version != _VERSION:
         raise CorruptError(f"{what}: version {version} is unknown")
-    if crc != zlib.crc32(memoryview(value)[: _HEADER.size]):
+    if crc != _header_crc(memoryview(value)[: _HEADER.size], signature):
         raise CorruptError(f"{what}: checksum of the header does not match")
     if flags & ~_KNOWN_FLAGS:
         raise CorruptError(f"{what}: flags {flags:#06x} are unknown")
     if flags & (LINK | HOLE) and flags & ~FRAGMENT not in _WITHOUT_COLUMNS:
         raise CorruptError(f"{what}: flags {flags:#06x} contradict each other")
-    if zero:
-        raise CorruptError(f"{what}: reserved bytes are not zero")
+    if signature and not flags & TAGS:
+        raise CorruptError(f"{what}: a signature of tags that are not there")
     if not count:
         raise CorruptError(f"{what}: count is 0")
     if stored != len(value) - HEADER_BYTES:
@@ -227,7 +282,7 @@ def decode_header(value: bytes, what: str) -> Header:
         )
     if not flags & ZSTD and raw != stored:
         raise CorruptError(f"{what}: raw body of {raw} bytes is stored in {stored}")
-    return Header(flags, count, first, time_ms, raw, stored, checksum)
+    return Header(flags, count, first, time_ms, raw, stored, checksum, signature)
 
 
 def _verify_body(header: Header, value: bytes, what: str) -> None:
@@ -254,6 +309,7 @@ def decode_body(header: Header, value: bytes, what: str) -> Body:
         header.raw_bytes,
         value[HEADER_BYTES:],
         header.checksum,
+        header.signature,
     )
 
 
@@ -307,6 +363,7 @@ class Node:
         "flags",
         "meta",
         "raw",
+        "signature",
         "tags",
         "time_ms",
         "times",
@@ -323,12 +380,14 @@ class Node:
     tags: _Binary | None
     meta: _Binary | None
     validity: int | None  # where the bitmap begins in `raw`
+    signature: int
 
     def __init__(self, header: Header, raw: bytes, *, first: int, time_ms: int) -> None:
         self.first = first
         self.count = header.count
         self.time_ms = time_ms
         self.flags = header.flags
+        self.signature = header.signature
         self.raw = raw
         self.times = None
         self.data = self.tags = self.meta = self.validity = None
@@ -348,7 +407,8 @@ class Node:
         body = self.raw if self.flags & ZSTD else self.raw[HEADER_BYTES:]
         flags = self.flags & ~(ZSTD | FRAGMENT)
         checksum = xxhash.xxh3_64_intdigest(body)
-        return _pack(flags, self.count, self.first, self.time_ms, len(body), body, checksum)
+        place = (flags, self.count, self.first, self.time_ms)
+        return _pack(*place, len(body), body, checksum, self.signature)
 
     def alive(self) -> npt.NDArray[np.bool_] | None:
         """One truth per entry; None where all are alive."""
@@ -408,7 +468,11 @@ class Node:
 
 def decode_node(value: bytes, what: str) -> Node:
     """A node or a hole. A link row has no columns of its own: see `decode_linked`."""
-    header = decode_header(value, what)
+    return decode_columns(decode_header(value, what), value, what)
+
+
+def decode_columns(header: Header, value: bytes, what: str) -> Node:
+    """The same, where the header was decoded already."""
     if header.flags & LINK:
         raise CorruptError(f"{what}: a link where columns are needed")
     return _open(header, value, what, first=header.first, time_ms=header.time_ms)
@@ -416,12 +480,18 @@ def decode_node(value: bytes, what: str) -> Node:
 
 def decode_linked(link: Header, value: bytes, what: str) -> Node:
     """The staged node `value` at the place and time of its link row."""
+    header = linked_header(link, value, what)
+    return _open(header, value, what, first=link.first, time_ms=link.time_ms)
+
+
+def linked_header(link: Header, value: bytes, what: str) -> Header:
+    """The header of the staged node `value`, with place and time of its link row."""
     header = decode_header(value, what)
     if header.flags & (LINK | HOLE) or not header.flags & UNIFORM_TIME:
         raise CorruptError(f"{what}: flags {header.flags:#06x} cannot be those of a staged node")
     if header.count != link.count:
         raise CorruptError(f"{what}: count is {header.count}, its link says {link.count}")
-    return _open(header, value, what, first=link.first, time_ms=link.time_ms)
+    return msgspec.structs.replace(header, first=link.first, time_ms=link.time_ms)
 
 
 def _open(header: Header, value: bytes, what: str, *, first: int, time_ms: int) -> Node:

@@ -107,6 +107,7 @@ class QueueHead(msgspec.Struct, frozen=True):
 
 
 _HEAD = struct.Struct("<12Q")
+_ONE_RUN = struct.Struct("<IQI")
 
 
 class Delta(msgspec.Struct, frozen=True, eq=False):
@@ -200,7 +201,10 @@ def encode_runs(keys: Keys) -> bytes:
         raise InvalidError(f"{len(keys)} keys in one list; at most {RUN_KEYS_MAX} are allowed")
     # What the reader would refuse must not become durable.
     assert (keys[1:] > keys[:-1]).all(), "keys do not rise"
-    assert int(keys[-1]) < U64_MAX, "the last u64 is nobody's key"
+    first, last = int(keys[0]), int(keys[-1])
+    assert last < U64_MAX, "the last u64 is nobody's key"
+    if last - first == len(keys) - 1:  # nearly always one run
+        return _ONE_RUN.pack(1, first, len(keys))
     starts = np.concatenate(([0], np.flatnonzero(np.diff(keys) != 1) + 1))
     lengths = np.diff(np.concatenate((starts, [len(keys)])))
     return b"".join(

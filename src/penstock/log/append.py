@@ -38,7 +38,7 @@ def append_step(
     once_ms: int = ONCE_MS,
 ) -> Step:
     """-> range of offsets. A `LogName` that does not exist is made; an id must exist."""
-    produced = check_produced(producer, sequence)
+    produced = check_produced(producer, sequence, once_ms)
     if backlog is not None and backlog < 0:
         raise InvalidError(f"backlog {backlog} is negative")
 
@@ -65,7 +65,7 @@ def append_step(
             if not fresh and (known := repeated(view, state.log_id, produced, now.ms)) is not None:
                 return Decision(reply=known)
             offsets = range(state.next, state.next + sum(body.count for body in bodies))
-            rows |= produced_rows(state.log_id, produced, offsets, now.ms, once_ms)
+            rows |= produced_rows(state.log_id, produced, offsets, now.ms)
         grown, nodes = place(state, bodies, now.ms)
         rows |= nodes
         reply = range(state.next, grown.next)

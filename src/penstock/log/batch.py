@@ -11,6 +11,7 @@ Not here     offsets and times: the decision that appends them knows those (appe
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence, Sized
 from itertools import pairwise
 
@@ -18,7 +19,15 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.codec.node import COLUMN_BYTES_MAX, Body, Column, build_body
+from penstock.codec.node import (
+    ANY_TAG,
+    COLUMN_BYTES_MAX,
+    SIGNATURE_TAGS_MAX,
+    Body,
+    Column,
+    build_body,
+    tag_signature,
+)
 from penstock.codec.scalars import U16_MAX
 from penstock.errors import InvalidError
 
@@ -35,6 +44,9 @@ Entry = bytes | tuple[Tag, bytes] | tuple[Tag, bytes, bytes | None]
 Sizes = npt.NDArray[np.int64]
 #: Where each entry begins in a blob, and where the last one ends; the blob.
 Edges = tuple[Sizes, memoryview]
+
+
+_ONE_FORM = "entries are all data, or all (tag, data), or all (tag, data, meta)"
 
 
 def is_large(count: int, size: int) -> bool:
@@ -73,14 +85,24 @@ def _list_bodies(entries: Sequence[Entry]) -> list[Body]:
         raise InvalidError("entries are a list; this is one entry")
     if not len(entries):
         return []
+    try:
+        return _form_bodies(entries)
+    except InvalidError:
+        # Looked for only now: what is right is not looked at twice.
+        with_tags = isinstance(entries[0], tuple)
+        for i, entry in enumerate(entries):
+            if isinstance(entry, tuple) != with_tags:
+                raise InvalidError(f"{_ONE_FORM}; entry {i} is not what entry 0 is") from None
+        raise
+
+
+def _form_bodies(entries: Sequence[Entry]) -> list[Body]:
     if not isinstance(entries[0], tuple):
         return _bodies([_list_edges(entries, "data"), None, None])  # type: ignore[arg-type]
     try:
         tags, data, *rest = zip(*entries, strict=True)
     except (ValueError, TypeError):
-        raise InvalidError(
-            "entries are all data, or all (tag, data), or all (tag, data, meta)"
-        ) from None
+        raise InvalidError(_ONE_FORM) from None
     if len(rest) > 1:
         raise InvalidError("an entry is (tag, data) or (tag, data, meta)")
     metas = [b"" if meta is None else meta for meta in rest[0]] if rest else None
@@ -212,7 +234,28 @@ def _body(columns: Sequence[Edges | None], low: int, high: int) -> Body:
     tags = tags if tags and tags[1] else None
     meta = meta if meta and meta[1] else None
     size = sum(len(column[1]) for column in (data, tags, meta) if column)
-    return build_body(high - low, data, tags=tags, meta=meta, compress=is_large(high - low, size))
+    large = is_large(high - low, size)
+    # What is small will be merged, and gets its signature then.
+    signature = _signature(high - low, tags) if tags and large else 0
+    return build_body(high - low, data, tags=tags, meta=meta, compress=large, signature=signature)
+
+
+def _signature(count: int, tags: Column) -> int:
+    """Of a large column, without a loop over its entries."""
+    table, blob = tags
+    # Tags that all differ, or are all the same, show in a few of them, in a fraction of the time.
+    sampled = min(count, SIGNATURE_TAGS_MAX + 2)
+    edges = struct.unpack_from(f"<{sampled + 1}I", table)
+    sample = {blob[low:high] for low, high in pairwise(edges)}
+    if len(sample) > SIGNATURE_TAGS_MAX:
+        return ANY_TAG
+    if len(sample) > 1 or blob != blob[: edges[1]] * count:
+        buffers = [None, pa.py_buffer(table), pa.py_buffer(blob)]
+        distinct = pa.Array.from_buffers(pa.binary(), count, buffers).unique()
+        if len(distinct) > SIGNATURE_TAGS_MAX:
+            return ANY_TAG
+        return tag_signature(distinct.to_pylist())
+    return tag_signature(sample)
 
 
 def _cut(column: Edges, low: int, high: int, what: str) -> Column:

@@ -37,7 +37,7 @@ from penstock.errors import CorruptError
 from penstock.log.decision import Now, StateKey, View
 from penstock.log.place import Rows
 from penstock.log.state import LogState, load_log, log_row, state_key
-from penstock.store.port import Store
+from penstock.store.port import Reader
 
 States = dict[StateKey, object]
 
@@ -85,12 +85,12 @@ def id_state_key(space: Ids) -> StateKey:
     return ("ids", space)
 
 
-async def lookup(store: Store, name: LogName) -> CatalogueRow | None:
+async def lookup(store: Reader, name: LogName) -> CatalogueRow | None:
     value = await store.get(name_key(name.kind, name.name))
     return None if value is None else decode_catalogue_row(value)
 
 
-async def list_names(store: Store, kind: Kind) -> AsyncIterator[tuple[str, CatalogueRow]]:
+async def list_names(store: Reader, kind: Kind) -> AsyncIterator[tuple[str, CatalogueRow]]:
     """All names of a kind, in the order of their bytes."""
     low = names_prefix(kind)
     async for rows in store.scan(low, prefix_end(low)):

@@ -42,6 +42,7 @@ from penstock.codec.node import (
     decode_link,
     decode_linked,
     decode_node,
+    tag_signature,
 )
 from penstock.codec.once import decode_hold, decode_once
 from penstock.codec.staging import Phase, StagingRow, decode_staging
@@ -182,7 +183,13 @@ class Checker:
 
     async def _columns(self, header: Header, value: bytes, what: str, *, evicted: bool) -> None:
         if not header.flags & LINK:
-            decode_node(value, what)
+            node = decode_node(value, what)
+            # Who reads by tag would not open it.
+            if (
+                node.signature
+                and tag_signature(set(node.tag_list(0, node.count))) & ~node.signature
+            ):
+                raise CorruptError(f"{what}: has tags that its signature leaves out")
             return
         staged = decode_link(header, value, what)
         row = self._stagings.get(staged.staging_id)

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from penstock.codec.operations import Operation, Owner
-from penstock.store.port import Store
+from penstock.store.port import Reader
 
 StateKey = tuple[str, Hashable]
 
@@ -46,7 +46,7 @@ class View(Protocol):
     """What a step is shown: durable rows and states under those of the tick's earlier steps."""
 
     @property
-    def store(self) -> Store:
+    def store(self) -> Reader:
         """Durable rows, for `load` only."""
         ...
 

@@ -4,16 +4,20 @@ Contract     `plan_holes` rebuilds the nodes that hold the given offsets, outsid
              few megabytes at a time; the step swaps those rows that are still what was read. It
              replies with the offsets that must be planned again, because their node changed
              meanwhile. A node without a living entry becomes a hole row.
+Cost         One lookup per node that is touched, and others have their turn between two of them;
+             the list of offsets is walked once.
 Not here     which entries die: compaction by tag, expiry (the views).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 
 import msgspec
 import numpy as np
 
+from penstock.clock import give_way
 from penstock.codec.keys import decode_node_key, log_key, node_key, nodes_prefix
 from penstock.codec.node import (
     FRAGMENT,
@@ -22,6 +26,7 @@ from penstock.codec.node import (
     decode_header,
     hole_value,
     node_value,
+    tag_signature,
 )
 from penstock.log.batch import column, is_large
 from penstock.log.decision import Decision, Now, Step, View
@@ -56,21 +61,24 @@ async def plan_holes(
     left = sorted({offset for offset in offsets if state.first <= offset < state.next})
     punches: list[Punch] = []
     size = 0
-    while left and size < PUNCH_BYTES:
-        row = await store.floor(node_key(state.log_id, left[0]), low=nodes_prefix(state.log_id))
+    at = 0
+    while at < len(left) and size < PUNCH_BYTES:
+        await give_way()
+        lowest = left[at]
+        row = await store.floor(node_key(state.log_id, lowest), low=nodes_prefix(state.log_id))
         node = None if row is None else await open_node(store, state.log_id, *row)
-        if row is None or node is None or node.end <= left[0]:
+        if row is None or node is None or node.end <= lowest:
             # Evicted since `state`: there is nothing to punch any more.
-            left.pop(0)
+            at += 1
             continue
-        here = [offset for offset in left if offset < node.end]
-        left = left[len(here) :]
+        end = bisect_left(left, node.end, at)
+        here, at = left[at:end], end
         new = punched(node, here, fragment=bool(decode_header(row[1], "node").flags & FRAGMENT))
         if new is not None:
             punches.append(Punch(*row, new, tuple(here)))
             # What is held until the step is decided, not what it writes: a dead node is 48 bytes.
             size += max(len(row[1]), len(new))
-    return (punch_step(state.log_id, punches) if punches else None), left
+    return (punch_step(state.log_id, punches) if punches else None), left[at:]
 
 
 def punched(node: Node, offsets: Sequence[int], *, fragment: bool) -> bytes | None:
@@ -93,14 +101,16 @@ def punched(node: Node, offsets: Sequence[int], *, fragment: bool) -> bytes | No
     data = kept(node.data_list(0, node.count))
     tags = kept(node.tag_list(0, node.count))
     metas = kept(node.meta_list(0, node.count))
+    tagged = any(tags)
     body = build_body(
         node.count,
         column(data, "data"),
-        tags=column(tags, "tag") if any(tags) else None,
+        tags=column(tags, "tag") if tagged else None,
         meta=column(metas, "meta") if any(metas) else None,
         validity=np.packbits(alive, bitorder="little").tobytes(),
         times=None if node.times is None else node.times.tobytes(),
         compress=not fragment or is_large(node.count, len(node.raw)),
+        signature=tag_signature(set(tags)) if tagged and not fragment else 0,
     )
     return node_value(body, node.first, node.time_ms, fragment=fragment)
 

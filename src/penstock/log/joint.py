@@ -13,7 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from penstock.codec.node import Body, Column, body_lists, build_body
+from penstock.codec.node import Body, Column, body_lists, build_body, tag_signature
 from penstock.log.batch import TAG_BYTES_MAX, column, is_large
 
 JOIN_ENTRIES = 128
@@ -61,12 +61,15 @@ def join_parts(parts: Sequence[Body | Lone]) -> Body:
         data += found
         tags += [b""] * body.count if found_tags is None else found_tags
         metas += [b""] * body.count if found_metas is None else found_metas
+    large = is_large(len(data), sum(map(len, data)) + sum(map(len, tags)))
+    tagged = any(tags)
     return build_body(
         len(data),
         column(data, "data"),
-        tags=column(tags, "tag") if any(tags) else None,
+        tags=column(tags, "tag") if tagged else None,
         meta=column(metas, "meta") if any(metas) else None,
-        compress=is_large(len(data), sum(map(len, data)) + sum(map(len, tags))),
+        compress=large,
+        signature=tag_signature(set(tags)) if tagged and large else 0,
     )
 
 

@@ -22,6 +22,7 @@ from penstock.codec.node import (
     decode_node,
     hole_value,
     node_value,
+    tag_signature,
 )
 from penstock.log.batch import column
 from penstock.log.decision import Decision, Now, Step, View
@@ -116,15 +117,17 @@ def merged_body(entries: Entries) -> Body | None:
         alive[entries.dead] = False
         validity = np.packbits(alive, bitorder="little").tobytes()
     times = entries.times
+    tagged = any(entries.tags)
     return build_body(
         count,
         column(entries.data, "data"),
-        tags=column(entries.tags, "tag") if any(entries.tags) else None,
+        tags=column(entries.tags, "tag") if tagged else None,
         meta=column(entries.metas, "meta") if any(entries.metas) else None,
         validity=validity,
         # Times never fall, so the ends tell whether all are the same.
         times=None if times[0] == times[-1] else np.array(times, "<i8").tobytes(),
         compress=True,
+        signature=tag_signature(set(entries.tags)) if tagged else 0,
     )
 
 

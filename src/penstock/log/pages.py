@@ -24,7 +24,7 @@ from penstock.codec.keys import KeyType, open_key, operations_key, prefix, prefi
 from penstock.codec.operations import Operation, Owner, decode_operations
 from penstock.errors import CorruptError
 from penstock.log.decision import Decision, Now, Step, View
-from penstock.store.port import Store
+from penstock.store.port import Reader
 
 #: From so many records or bytes on, the oldest owners' pages are written.
 TAIL_RECORDS = 512
@@ -40,7 +40,7 @@ class Tail:
         self._records: deque[tuple[int, int]] = deque()
         self._bytes = 0
 
-    async def load(self, store: Store) -> None:
+    async def load(self, store: Reader) -> None:
         """Everything from the rows: after opening."""
         self._by_owner.clear()
         self._records.clear()

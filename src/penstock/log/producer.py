@@ -1,9 +1,8 @@
 """Idempotent producers: (log, producer) -> the latest sequence and the offsets it was told.
 
 Contract     `Produced` names one batch. An append asks `repeated` first and adds `produced_rows` to
-             its commit; a staged batch adds `produce_step` behind the link in the one submit that
-             makes it visible. A repetition is answered with the offsets of the first time; a
-             sequence below the latest one is an InvalidError (once.py).
+             its commit; so does a link (link.py). A repetition is answered with the offsets of the
+             first time; a sequence below the latest one is an InvalidError (once.py).
 """
 
 from __future__ import annotations
@@ -27,12 +26,15 @@ _ANSWER = struct.Struct("<QQ")
 class Produced(msgspec.Struct, frozen=True):
     producer: bytes
     sequence: int
+    keep_ms: int = ONCE_MS  # how long it is remembered after its latest batch
 
     def key(self, log_id: int) -> bytes:
         return once_key(Scope.PRODUCER, log_id, self.producer)
 
 
-def check_produced(producer: bytes | None, sequence: int | None) -> Produced | None:
+def check_produced(
+    producer: bytes | None, sequence: int | None, keep_ms: int = ONCE_MS
+) -> Produced | None:
     if producer is None and sequence is None:
         return None
     if producer is None or sequence is None:
@@ -43,7 +45,7 @@ def check_produced(producer: bytes | None, sequence: int | None) -> Produced | N
         raise InvalidError(
             f"producer of {len(producer)} bytes; 1 to {PRODUCER_BYTES_MAX} are allowed"
         )
-    return Produced(producer, sequence)
+    return Produced(producer, sequence, keep_ms)
 
 
 def repeated(view: View, log_id: int, produced: Produced, now_ms: int) -> range | None:
@@ -56,33 +58,10 @@ def repeated(view: View, log_id: int, produced: Produced, now_ms: int) -> range 
     return _answer(value, produced, now_ms)
 
 
-def produced_rows(
-    log_id: int, produced: Produced, offsets: range, now_ms: int, once_ms: int = ONCE_MS
-) -> Rows:
+def produced_rows(log_id: int, produced: Produced, offsets: range, now_ms: int) -> Rows:
     answer = _ANSWER.pack(offsets.start, offsets.stop)
-    return {produced.key(log_id): once_value(produced.sequence, answer, now_ms, once_ms)}
-
-
-def produce_step(target: Target, produced: Produced, count: int) -> Step:
-    """Behind a step of the same submit that appended `count` entries. Written meanwhile by a
-    repetition: ConflictError, and nothing of the submit is done."""
-
-    async def load(view: View) -> None:
-        log_id = await load_target(view, target)
-        assert log_id is not None, "the step before this one made it"
-        await view.fetch(produced.key(log_id))
-
-    def decide(view: View, now: Now) -> Decision:
-        state = find_target(view, target)
-        assert state is not None, "the step before this one made it"
-        if repeated(view, state.log_id, produced, now.ms) is not None:
-            raise ConflictError("this batch was written by another request meanwhile")
-        offsets = range(state.next - count, state.next)
-        return Decision(
-            reply=offsets, writes=produced_rows(state.log_id, produced, offsets, now.ms)
-        )
-
-    return Step(decide, load)
+    value = once_value(produced.sequence, answer, now_ms, produced.keep_ms)
+    return {produced.key(log_id): value}
 
 
 def answer_step(target: Target, produced: Produced) -> Step:

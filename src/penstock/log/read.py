@@ -3,7 +3,8 @@
 Contract     `read` gives one element per offset, in either direction: a Message, or None where the
              entry is evicted, compacted or expired; those count. It never gives more than the log
              in `state` holds. `read_nodes` gives the nodes of a range, `to_arrow` its columns with
-             a row for every offset that is not evicted.
+             a row for every offset that is not evicted. With `wanted`, which judges headers, a node
+             that is not wanted is not opened: its header comes in its place.
 Races        Nodes may be merged, folded or collected while they are read. What a merge moved is
              found by a second floor lookup; what was evicted is told by the log row. A node that
              is missing after that is corruption.
@@ -11,29 +12,47 @@ Races        Nodes may be merged, folded or collected while they are read. What 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
+from typing import overload
 
 import msgspec
 import pyarrow as pa
 
+from penstock.clock import give_way
 from penstock.codec.keys import decode_node_key, log_key, node_key, nodes_prefix, staged_key
 from penstock.codec.logrow import decode_log
-from penstock.codec.node import LINK, Node, decode_header, decode_link, decode_linked, decode_node
+from penstock.codec.node import (
+    LINK,
+    Header,
+    Node,
+    decode_columns,
+    decode_header,
+    decode_link,
+    decode_linked,
+    linked_header,
+)
 from penstock.errors import CorruptError, InvalidError, NotFoundError
 from penstock.log.arrow import SCHEMA, to_batch
 from penstock.log.cache import NodeCache, Place
-from penstock.log.state import LogState
-from penstock.store.port import Store
+from penstock.log.state import LogState, Readable
+from penstock.store.port import Reader
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Rows of a scan that are in memory at once; every one of them is needed.
 _SCAN_ROWS = 32
+#: How many messages are made before others have their turn.
+_STEP_ENTRIES = 1000
 
 
 #: Entries low <= i < high of a node, counted within it.
 Piece = tuple[Node, int, int]
+#: The same of a node that was not wanted.
+Skipped = tuple[Header, int, int]
+#: Whether a node must be opened. A link row is asked about first, then what it links to, which has
+#: place and time of its link.
+Wanted = Callable[[Header], bool]
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +68,7 @@ class Message(msgspec.Struct, frozen=True, gc=False):
 
 
 async def read(
-    store: Store,
+    store: Reader,
     state: LogState,
     offset: int,
     count: int,
@@ -72,6 +91,23 @@ def entries_of(
         # What is missing before this node was evicted, before the read or during it.
         found += [None] * (node.first + start - low - len(found))
         found += messages(node, start, stop)
+    found += [None] * (high - low - len(found))
+    if reverse:
+        found.reverse()
+    return found
+
+
+async def entries_in_steps(
+    pieces: Iterable[tuple[Node, int, int]], low: int, high: int, *, reverse: bool = False
+) -> list[Message | None]:
+    """The same for a loop that others share: they have their turn between two steps."""
+    found: list[Message | None] = []
+    shared = 0
+    for node, start, stop in pieces:
+        found += entries_of([(node, start, stop)], low + len(found), node.first + stop)
+        if len(found) - shared >= _STEP_ENTRIES:
+            shared = len(found)
+            await give_way()
     found += [None] * (high - low - len(found))
     if reverse:
         found.reverse()
@@ -112,15 +148,33 @@ def messages(node: Node, low: int, high: int) -> list[Message | None]:
     return found
 
 
-async def to_arrow(store: Store, state: LogState, low: int, high: int) -> pa.Table:
+async def to_arrow(store: Reader, state: LogState, low: int, high: int) -> pa.Table:
     """Columns of the entries low <= offset < high that are not evicted."""
     batches = [to_batch(*piece) async for piece in read_nodes(store, state, low, high)]
     return pa.Table.from_batches(batches, SCHEMA)
 
 
+@overload
+def read_nodes(
+    store: Reader, state: Readable, low: int, high: int, *, cache: NodeCache | None = None
+) -> AsyncGenerator[Piece, None]: ...
+
+
+@overload
+def read_nodes(
+    store: Reader, state: Readable, low: int, high: int, *, wanted: Wanted
+) -> AsyncGenerator[Piece | Skipped, None]: ...
+
+
 async def read_nodes(
-    store: Store, state: LogState, low: int, high: int, *, cache: NodeCache | None = None
-) -> AsyncIterator[tuple[Node, int, int]]:
+    store: Reader,
+    state: Readable,
+    low: int,
+    high: int,
+    *,
+    cache: NodeCache | None = None,
+    wanted: Wanted | None = None,
+) -> AsyncGenerator[Piece | Skipped, None]:
     """The nodes that hold low <= offset < high, in order, and which of their entries are meant.
 
     Those are counted within the node, the end exclusive. No offset comes twice, though a merge may
@@ -132,9 +186,9 @@ async def read_nodes(
     while expected < high:
         reading = cache.reading() if cache else nullcontext(set[Place]())
         with reading as forgotten:
-            async for node in _walk(store, log_id, expected, high, cache, forgotten):
+            async for node in _walk(store, log_id, expected, high, cache, forgotten, wanted):
                 start, expected = expected, min(node.end, high)
-                yield node, start - node.first, expected - node.first
+                yield node, start - node.first, expected - node.first  # type: ignore[misc]
         if expected < high:
             row = await store.get(log_key(log_id))
             if row is None:
@@ -146,13 +200,14 @@ async def read_nodes(
 
 
 async def _walk(
-    store: Store,
+    store: Reader,
     log_id: int,
     expected: int,
     high: int,
     cache: NodeCache | None,
     forgotten: set[Place],
-) -> AsyncIterator[Node]:
+    wanted: Wanted | None,
+) -> AsyncIterator[Node | Header]:
     """Neighbouring nodes from the one that holds `expected`; ends early where one is missing."""
     while cache and expected < high and (cached := cache.find(log_id, expected)):
         yield cached
@@ -162,10 +217,10 @@ async def _walk(
     row = await store.floor(node_key(log_id, expected), low=nodes_prefix(log_id))
     if row is None:
         return
-    node = await open_node(store, log_id, *row)
+    node = await _open(store, log_id, *row, wanted)
     if node is None or node.end <= expected:
         return
-    if cache:
+    if cache and isinstance(node, Node):
         cache.keep(log_id, node, forgotten)
     yield node
     expected = node.end
@@ -176,37 +231,58 @@ async def _walk(
         for key, value in rows:
             if decode_node_key(key)[1] != expected:
                 return
-            node = await open_node(store, log_id, key, value)
+            node = await _open(store, log_id, key, value, wanted)
             if node is None:
                 return
-            if cache:
+            if cache and isinstance(node, Node):
                 cache.keep(log_id, node, forgotten)
             yield node
             expected = node.end
 
 
-async def open_node(store: Store, log_id: int, key: bytes, value: bytes) -> Node | None:
+async def open_node(store: Reader, log_id: int, key: bytes, value: bytes) -> Node | None:
     """The node of a row, through its link if it is one; None where it is gone meanwhile."""
-    first = decode_node_key(key)[1]
-    what = f"log {log_id} node {first}"
-    header = decode_header(value, what)
-    if header.first != first:
-        raise CorruptError(f"{what}: first offset is {header.first}")
+    node = await _open(store, log_id, key, value, None)
+    assert not isinstance(node, Header), "everything is wanted"
+    return node
+
+
+async def _open(
+    store: Reader, log_id: int, key: bytes, value: bytes, wanted: Wanted | None
+) -> Node | Header | None:
+    header = node_header(log_id, key, value)
+    if wanted and not wanted(header):
+        return header
+    what = f"log {log_id} node {header.first}"
     if not header.flags & LINK:
-        return decode_node(value, what)
+        return decode_columns(header, value, what)
     staged = decode_link(header, value, what)
     columns = await store.get(staged_key(staged.staging_id, staged.writer, staged.n))
     if columns is not None:
-        return decode_linked(header, columns, f"{what}, staged as {staged}")
+        what = f"{what}, staged as {staged}"
+        if wanted:
+            linked = linked_header(header, columns, what)
+            if not wanted(linked):
+                return linked
+        return decode_linked(header, columns, what)
     # Folded between the two reads: then the row is the node itself now.
     again = await store.get(key)
     if again is None:
         return None
     if again != value:
-        return await open_node(store, log_id, key, again)
+        return await _open(store, log_id, key, again, wanted)
     # Evicted or deleted before it was folded: then only its staged row went, and the link waits
     # to be collected.
     row = await store.get(log_key(log_id))
     if row is None or header.end <= decode_log(row, log_id).first:
         return None
     raise CorruptError(f"{what}: its staged node is missing: {staged}")
+
+
+def node_header(log_id: int, key: bytes, value: bytes) -> Header:
+    """The header of a node's row, verified against its key."""
+    first = decode_node_key(key)[1]
+    header = decode_header(value, f"log {log_id} node {first}")
+    if header.first != first:
+        raise CorruptError(f"log {log_id} node {first}: first offset is {header.first}")
+    return header

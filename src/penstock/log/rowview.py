@@ -10,13 +10,13 @@ from typing import Any
 from penstock.codec.operations import Operation, Owner
 from penstock.log.decision import StateKey
 from penstock.log.pages import Tail
-from penstock.store.port import Store
+from penstock.store.port import Reader
 
 
 class RowView:
     now_ms = 0
 
-    def __init__(self, store: Store, tail: Tail) -> None:
+    def __init__(self, store: Reader, tail: Tail) -> None:
         self.store = store
         self._tail = tail
         self._states: dict[StateKey, Any] = {}

@@ -33,7 +33,7 @@ from penstock.codec.once import decode_hold
 from penstock.errors import ConflictError, CorruptError, NotFoundError
 from penstock.log.batch import NODE_BYTES, NODE_ENTRIES
 from penstock.log.decision import StateKey, View
-from penstock.store.port import Store
+from penstock.store.port import Reader
 
 #: How many rows, or bytes of them, an opening may have to read besides the fragments.
 SETTLE_ROWS = 32
@@ -136,6 +136,18 @@ class LogState(msgspec.Struct, frozen=True):
         return sum(run.stored_bytes + FRAGMENT_OVERHEAD * len(run.fragments) for run in runs)
 
 
+class LogRange(msgspec.Struct, frozen=True):
+    """What it takes to read a log, for processes that have no state of it."""
+
+    log_id: int
+    first: int  # what is below is evicted
+    next: int
+
+
+#: A log that can be read.
+Readable = LogState | LogRange
+
+
 def state_key(log_id: int) -> StateKey:
     return ("log", log_id)
 
@@ -205,7 +217,7 @@ async def load_log(view: View, log_id: int) -> LogState | None:
     return state
 
 
-async def read_log(store: Store, log_id: int) -> LogState | None:
+async def read_log(store: Reader, log_id: int) -> LogState | None:
     """The state from rows alone."""
     holds: list[tuple[bytes, int]] = []
     low = holds_prefix(log_id)
@@ -230,7 +242,7 @@ async def read_log(store: Store, log_id: int) -> LogState | None:
     raise ConflictError(f"log {log_id} changes faster than it can be read")
 
 
-async def _read_headers(store: Store, log_id: int, low: int) -> tuple[list[Header], str]:
+async def _read_headers(store: Reader, log_id: int, low: int) -> tuple[list[Header], str]:
     """Headers of the nodes from `low` on; and what is wrong, if there is a gap."""
     headers: list[Header] = []
     end_key = prefix_end(nodes_prefix(log_id))

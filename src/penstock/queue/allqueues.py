@@ -12,12 +12,12 @@ from functools import cached_property
 from penstock.codec.keys import Kind, config_key
 from penstock.codec.queueconfig import decode_queue_config
 from penstock.errors import CorruptError
-from penstock.log.catalogue import list_names
+from penstock.log.catalogue import list_names, lookup
 from penstock.log.decision import StateKey, View
 from penstock.queue.config import Settings, settings_of
 from penstock.queue.filter import Filter
 from penstock.queue.matcher import Matcher
-from penstock.queue.state import queue_id
+from penstock.queue.state import queue_id, queue_name
 
 ALL_QUEUES: StateKey = ("queues", None)
 
@@ -57,7 +57,9 @@ async def load_all_queues(view: View) -> AllQueues:
         async for name, row in list_names(view.store, Kind.QUEUE):
             value = await view.store.get(config_key(queue_id(name, row.id)))
             if value is None:
-                raise CorruptError(f"queue {name!r}: its config is gone")
+                if await lookup(view.store, queue_name(name)) == row:
+                    raise CorruptError(f"queue {name!r}: its config is gone")
+                continue  # a read, and it was deleted meanwhile
             names[row.id] = name
             filters[row.id] = settings_of(decode_queue_config(value)).filter
         known = AllQueues(names, filters)

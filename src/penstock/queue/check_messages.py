@@ -18,20 +18,24 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from penstock.codec.garbage import decode_garbage
 from penstock.codec.idblock import decode_id_block
 from penstock.codec.keys import (
     KeyType,
     ids_key,
     open_key,
     pages_prefix,
+    payload_key,
     prefix,
     prefix_end,
+    router_key,
 )
 from penstock.codec.metadata import Metadata, decode_metadata
 from penstock.codec.payload import PayloadBlock, decode_payload
 from penstock.codec.queuestate import Entries
-from penstock.codec.router import decode_expiry, decode_expiry_key
+from penstock.codec.router import decode_cursor, decode_expiry, decode_expiry_key
 from penstock.codec.scalars import NEVER_MS
+from penstock.codec.staging import Phase, decode_staging
 from penstock.codec.taken import DEAD, GONE, PAGE_SLOTS, TAKERS_MAX
 from penstock.log.catalogue import Ids, lookup
 from penstock.log.pages import Tail
@@ -89,7 +93,7 @@ async def check_messages(store: Store, tail: Tail, held: Held, look: Look) -> li
         *_told(_check_takers(entries, messages, slots, now_ms)),
         *_told(_check_metadata(messages, slots)),
         *_told(await _check_payloads(store, messages, entries, now_ms, look)),
-        *_told(await _check_expiries(store, messages, look)),
+        *_told(await _check_expiries(store, messages, await _routed(store, log), look)),
         *_told(await _check_pages(store, log, look)),
         *await _check_ids(store, messages),
     ]
@@ -183,6 +187,7 @@ async def _check_payloads(
     look: Look,
 ) -> list[str]:
     wrong: list[str] = []
+    waiting = await _waiting(store)
     living = np.sort(messages.about["message_id"][messages.about["living"]])
     found: list[npt.NDArray[np.uint64]] = [np.zeros(0, np.uint64)]
     low = prefix(KeyType.PAYLOAD)
@@ -194,7 +199,8 @@ async def _check_payloads(
             count = payload.count if isinstance(payload, PayloadBlock) else 1
             found.append(np.arange(first, first + count, dtype=np.uint64))
             at = int(np.searchsorted(living, np.uint64(first)))
-            if at == len(living) or int(living[at]) >= first + count:
+            gone = at == len(living) or int(living[at]) >= first + count
+            if gone and not any(low <= key < end for low, end in waiting):
                 wrong.append(f"payloads {first} to {first + count - 1}: all their messages went")
     stored = np.concatenate(found)
     if (stored[1:] <= stored[:-1]).any():
@@ -205,7 +211,32 @@ async def _check_payloads(
     return wrong
 
 
-async def _check_expiries(store: Store, messages: _Messages, look: Look) -> list[str]:
+async def _waiting(store: Store) -> list[tuple[bytes, bytes]]:
+    """Ranges of payloads that have no message: not yet, while they are staged, or never, and then
+    they are garbage that goes."""
+    found: list[tuple[bytes, bytes]] = []
+    low = prefix(KeyType.STAGING)
+    async for rows in store.scan(low, prefix_end(low)):
+        for key, value in rows:
+            staging = decode_staging(value, open_key(key, KeyType.STAGING).u64_key("staging id"))
+            if staging.phase is Phase.OPEN:
+                found += [
+                    (payload_key(ids.first), payload_key(ids.first + ids.count))
+                    for ids in staging.reserved
+                ]
+    low = prefix(KeyType.GARBAGE)
+    async for rows in store.scan(low, prefix_end(low)):
+        found += [decode_garbage(key, value) for key, value in rows]
+    return found
+
+
+async def _routed(store: Store, log: LogState) -> int:
+    """The router has seen what is below this offset."""
+    value = await store.get(router_key())
+    return log.next if value is None else decode_cursor(value)
+
+
+async def _check_expiries(store: Store, messages: _Messages, routed: int, look: Look) -> list[str]:
     told = np.zeros(len(messages.about), np.bool_)
     low = prefix(KeyType.EXPIRY)
     async for rows in store.scan(low, prefix_end(low)):
@@ -215,6 +246,7 @@ async def _check_expiries(store: Store, messages: _Messages, look: Look) -> list
             begin = max(first - messages.first, 0)
             end = max(first - messages.first + decode_expiry(value), 0)
             told[begin:end] |= messages.about["deadline_ms"][begin:end] == deadline_ms
+    told[max(routed - messages.first, 0) :] = True  # who routes them will say it
     forgotten = messages.about["living"] & (messages.about["deadline_ms"] != NEVER_MS) & ~told
     return [
         f"offset {messages.first + i}: nothing says when its retention ends"

@@ -36,6 +36,7 @@ _FIXED = np.dtype(
     ]
 )
 _NO_HEADERS: Mapping[str, str] = {}
+_BARE_TAIL = b"\x00"
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
@@ -54,7 +55,24 @@ class Item(msgspec.Struct, frozen=True, gc=False):
 class PreparedBatch:
     def __init__(self, items: Sequence[Item]) -> None:
         self.items = items
-        self.tails = [_tail(i, item) for i, item in enumerate(items)]
+        #: Nothing but payloads, as most are.
+        self.plain = all(
+            item.uri is None
+            and not item.headers
+            and item.to is None
+            and item.dedup_id is None
+            and not item.delay_ms
+            and item.visible_at_ms is None
+            and not item.retention_s
+            and item.created_at_ms is None
+            and len(item.payload) <= INLINE_BYTES
+            for item in items
+        )
+        self.tails = (
+            [_BARE_TAIL] * len(items)
+            if self.plain
+            else [_tail(i, item) for i, item in enumerate(items)]
+        )
         reserved = [item.reserved for item in items if item.reserved is not None]
         assert len(reserved) in (0, len(items)), "all of a batch or none"
         self.reserved = reserved or None
@@ -68,6 +86,9 @@ class PreparedBatch:
         fixed = np.zeros(len(chosen), _FIXED)
         fixed["message_id"] = ids
         fixed["received_at_ms"] = now_ms
+        if self.plain:
+            fixed["created_at_ms"] = fixed["visible_at_ms"] = now_ms
+            return fixed
         items = [self.items[i] for i in chosen]
         fixed["created_at_ms"] = [
             now_ms if item.created_at_ms is None else item.created_at_ms for item in items
@@ -87,9 +108,6 @@ class PreparedBatch:
             raw[at : at + size] + self.tails[i]
             for at, i in zip(range(0, len(raw), size), chosen, strict=True)
         ]
-
-
-_BARE_TAIL = b"\x00"
 
 
 def _tail(i: int, item: Item) -> bytes:

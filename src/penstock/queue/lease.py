@@ -15,7 +15,7 @@ Not here     receipts (receipt.py), who waits (broker/queues.py), reading messag
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 import numpy as np
@@ -24,7 +24,7 @@ import xxhash
 
 from penstock.codec.attempts import Attempt, Ending, decode_attempts, encode_attempts
 from penstock.codec.keys import attempts_key
-from penstock.codec.queueoperation import PageKind, join
+from penstock.codec.queueoperation import Keys, PageKind, join
 from penstock.codec.queuestate import AVAILABLE, DONE, FAILED, HISTORY, IN_FLIGHT, Entries
 from penstock.codec.scalars import NEVER_MS, U16_MAX
 from penstock.errors import InvalidError
@@ -32,8 +32,9 @@ from penstock.log.catalogue import LogName
 from penstock.log.decision import Step
 from penstock.queue.config import LEASE_MS_MIN, Settings
 from penstock.queue.draft import Draft, draft_step
-from penstock.queue.page import FLIGHT_LEASES
+from penstock.queue.page import FLIGHT_LEASES, is_in
 from penstock.queue.place import append, insert
+from penstock.queue.receipt import LEASE, Leases
 from penstock.queue.state import Change, next_ms
 
 #: How many messages one request claims at most.
@@ -56,14 +57,6 @@ class Claimed(msgspec.Struct, frozen=True, eq=False):
     entries: Entries  # of IN_FLIGHT
     more: bool = False  # nothing was found yet, but not everything was looked at: ask again
     next_ms: int = NEVER_MS  # when something may become claimable
-
-
-class Lease(msgspec.Struct, frozen=True, gc=False):
-    """What an opened receipt says."""
-
-    queue: int  # its incarnation
-    message_id: int
-    number: int
 
 
 # ---- claiming ---------------------------------------------------------------------------------
@@ -130,10 +123,20 @@ async def _lease(
 
 
 async def _put_in_flight(change: Change, entries: Entries) -> None:
-    pages = entries["lease_number"] // np.uint64(FLIGHT_LEASES)
-    for number in np.unique(pages).tolist():
+    for number, group in _by_page(entries):
         await change.page(PageKind.IN_FLIGHT, number)
-        change.do(PageKind.IN_FLIGHT, number, put=entries[pages == number])
+        change.do(PageKind.IN_FLIGHT, number, put=group)
+
+
+def _by_page(entries: Entries) -> Iterator[tuple[int, Entries]]:
+    """Entries in flight, in the order of their lease numbers, as the pages have them."""
+    numbers = entries["lease_number"]
+    low = 0
+    while low < len(entries):
+        page = int(numbers[low]) // FLIGHT_LEASES
+        high = int(numbers.searchsorted(np.uint64((page + 1) * FLIGHT_LEASES)))
+        yield page, entries[low:high]
+        low = high
 
 
 async def take(draft: Draft, change: Change, count: int) -> tuple[Entries, bool]:
@@ -152,18 +155,35 @@ async def take(draft: Draft, change: Change, count: int) -> tuple[Entries, bool]
             return join(AVAILABLE, parts), wanted == count
         number, priority = int(lines["page"][i]), int(lines["priority"][i])
         page = await change.page(PageKind.AVAILABLE, number, priority)
-        visible = page.entries[: np.searchsorted(page.entries["visible_at_ms"], now_ms, "right")]
+        visible = page.entries[: page.entries["visible_at_ms"].searchsorted(now_ms, "right")]
         expired = visible["retention_deadline_ms"] < now_ms
-        worn = ~expired & (visible["attempts"] >= limit)
-        good = np.flatnonzero(~expired & ~worn)[:wanted]
-        # The others go as far as we looked.
-        end = len(visible) if len(good) < wanted else int(good[-1]) + 1
-        change.do(PageKind.AVAILABLE, number, removed=visible["message_id"][:end])
-        await drop(draft, change, visible[:end][expired[:end]])
-        await _fail(draft, change, visible[:end][worn[:end]])
-        parts.append(visible[good])
+        worn = visible["attempts"] >= limit
+        if not (expired | worn)[:wanted].any():  # nearly always
+            good = visible[:wanted]
+            change.do(PageKind.AVAILABLE, number, removed=good["message_id"])
+        else:
+            good = await _pick(draft, change, number, visible, expired, worn & ~expired, wanted)
+        parts.append(good)
         wanted -= len(good)
     return join(AVAILABLE, parts), False
+
+
+async def _pick(
+    draft: Draft,
+    change: Change,
+    number: int,
+    visible: Entries,
+    expired: Truths,
+    worn: Truths,
+    wanted: int,
+) -> Entries:
+    """The good ones of a page; the others go as far as we looked."""
+    good = np.flatnonzero(~expired & ~worn)[:wanted]
+    end = len(visible) if len(good) < wanted else int(good[-1]) + 1
+    change.do(PageKind.AVAILABLE, number, removed=visible["message_id"][:end])
+    await drop(draft, change, visible[:end][expired[:end]])
+    await _fail(draft, change, visible[:end][worn[:end]])
+    return visible[good]
 
 
 async def drop(draft: Draft, change: Change, expired: Entries) -> None:
@@ -182,7 +202,7 @@ def forget_history(draft: Draft, change: Change, entries: Entries) -> None:
 # ---- settling ---------------------------------------------------------------------------------
 
 
-def ack_step(name: LogName, leases: Sequence[Lease]) -> Step:
+def ack_step(name: LogName, leases: Leases) -> Step:
     async def body(draft: Draft) -> list[bool]:
         change, found, truths = await _find(draft, name, leases)
         await finish(draft, change, found)
@@ -207,7 +227,7 @@ async def finish(draft: Draft, change: Change, found: Entries) -> None:
 
 def fail_step(
     name: LogName,
-    leases: Sequence[Lease],
+    leases: Leases,
     *,
     delay_ms: int | None = None,
     reason: str = "",
@@ -226,7 +246,7 @@ def fail_step(
     return draft_step(body)
 
 
-def release_step(name: LogName, leases: Sequence[Lease]) -> Step:
+def release_step(name: LogName, leases: Leases) -> Step:
     async def body(draft: Draft) -> list[bool]:
         change, found, truths = await _find(draft, name, leases)
         await _remove_in_flight(change, found)
@@ -239,7 +259,7 @@ def release_step(name: LogName, leases: Sequence[Lease]) -> Step:
     return draft_step(body)
 
 
-def extend_step(name: LogName, leases: Sequence[Lease], lease_ms: int) -> Step:
+def extend_step(name: LogName, leases: Leases, lease_ms: int) -> Step:
     """The leases end so long after now."""
 
     async def body(draft: Draft) -> list[bool]:
@@ -256,38 +276,40 @@ def extend_step(name: LogName, leases: Sequence[Lease], lease_ms: int) -> Step:
     return draft_step(body)
 
 
-async def _find(
-    draft: Draft, name: LogName, leases: Sequence[Lease]
-) -> tuple[Change, Entries, list[bool]]:
+async def _find(draft: Draft, name: LogName, leases: Leases) -> tuple[Change, Entries, list[bool]]:
     """The entries of leases that are alive, each once, in the order of their numbers; and which of
     the given ones those are. A lease that is named twice is found the first time."""
     change = await draft.queue(name)
     await end_leases(draft, change)
-    queues = np.array([lease.queue for lease in leases], np.uint64)
-    numbers = np.array([lease.number for lease in leases], np.uint64)
-    ids = np.array([lease.message_id for lease in leases], np.uint64)
-    order = np.argsort(numbers, kind="stable")
+    # Not those of other queues, nor of a deleted one of this name.
+    ours = np.flatnonzero(leases["queue"] == change.before.id)
+    order = ours[leases["number"][ours].argsort(kind="stable")]
+    numbers, ids = leases["number"][order], leases["message_id"][order]
+    pages = numbers // np.uint64(FLIGHT_LEASES)
     truths = np.zeros(len(leases), np.bool_)
     parts: list[Entries] = []
-    pages = numbers // np.uint64(FLIGHT_LEASES)
-    there = set(change.lines[PageKind.IN_FLIGHT]["page"].tolist())
-    for number in np.unique(pages).tolist():
-        if number not in there:
-            continue
-        page = await change.page(PageKind.IN_FLIGHT, number)
-        here = order[pages[order] == number]
-        held = page.entries["lease_number"]
+    for number in _those_there(change, pages):
+        here = slice(*pages.searchsorted(np.array([number, number + 1], np.uint64)).tolist())
+        entries = (await change.page(PageKind.IN_FLIGHT, number)).entries
+        held = entries["lease_number"]
         at = np.minimum(held.searchsorted(numbers[here]), len(held) - 1)
-        good = (held[at] == numbers[here]) & (page.entries["message_id"][at] == ids[here])
-        good &= page.entries["lease_deadline_ms"][at] > draft.now_ms  # L1
-        good &= queues[here] == change.before.id  # not those of a deleted one of this name
-        # Each once; of those that are good, for a receipt of another queue may have this number.
+        good = (held[at] == numbers[here]) & (entries["message_id"][at] == ids[here])
+        good &= entries["lease_deadline_ms"][at] > draft.now_ms  # L1
         best = np.flatnonzero(good)
-        again = numbers[here][best][1:] == numbers[here][best][:-1]
-        good[best[1:][again]] = False
-        truths[here[good]] = True
-        parts.append(page.entries[at[good]])
+        good[best[1:][at[best][1:] == at[best][:-1]]] = False  # each once
+        truths[order[here][good]] = True
+        parts.append(entries[at[good]])
     return change, join(IN_FLIGHT, parts), truths.tolist()
+
+
+def _those_there(change: Change, pages: Keys) -> list[int]:
+    """Which of these pages of leases (rising) there are."""
+    if not len(pages):
+        return []
+    one = pages[0] == pages[-1]  # nearly always
+    wanted = pages[:1] if one else np.unique(pages)
+    found: list[int] = wanted[is_in(wanted, change.lines[PageKind.IN_FLIGHT]["page"])].tolist()
+    return found
 
 
 async def _names(change: Change, entries: Entries) -> list[str]:
@@ -303,10 +325,9 @@ async def _names(change: Change, entries: Entries) -> list[str]:
 
 
 async def _remove_in_flight(change: Change, found: Entries) -> None:
-    pages = found["lease_number"] // np.uint64(FLIGHT_LEASES)
-    for number in np.unique(pages).tolist():
+    for number, group in _by_page(found):
         await change.page(PageKind.IN_FLIGHT, number)
-        change.do(PageKind.IN_FLIGHT, number, removed=found["lease_number"][pages == number])
+        change.do(PageKind.IN_FLIGHT, number, removed=group["lease_number"])
 
 
 async def end_leases(draft: Draft, change: Change) -> bool:
@@ -404,7 +425,10 @@ def _available(entries: Entries) -> Entries:
     return back
 
 
-def leases_of(incarnation: int, entries: Entries) -> list[Lease]:
+def leases_of(incarnation: int, entries: Entries) -> Leases:
     """Of messages in flight."""
-    pairs = zip(entries["message_id"].tolist(), entries["lease_number"].tolist(), strict=True)
-    return [Lease(incarnation, message_id, number) for message_id, number in pairs]
+    leases = np.zeros(len(entries), LEASE)
+    leases["queue"] = incarnation
+    leases["message_id"] = entries["message_id"]
+    leases["number"] = entries["lease_number"]
+    return leases

@@ -8,15 +8,16 @@ Contract     `read_contents` gives one `Content` per message, or None where its 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict, deque
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from itertools import count
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from penstock.codec.keys import KeyType, open_key, payload_key, prefix
-from penstock.codec.metadata import Metadata, decode_metadata
+from penstock.codec.metadata import Metadata, decode_metadata, read_message_id
 from penstock.codec.payload import (
     BytesPayload,
     Payload,
@@ -32,7 +33,7 @@ from penstock.log.read import read_nodes
 from penstock.queue.item import Item, PreparedBatch
 from penstock.queue.publish import Published
 from penstock.queue.taken import METADATA
-from penstock.store.port import Store
+from penstock.store.port import Reader
 
 #: What was published lately is kept up to this size.
 FRESH_BYTES = 32 << 20
@@ -40,7 +41,7 @@ PAYLOADS_BYTES = 32 << 20
 _OVERHEAD = 400
 
 
-class Content(msgspec.Struct, frozen=True):
+class Content(msgspec.Struct, frozen=True, gc=False):
     payload: bytes | None
     uri: str | None
     headers: Mapping[str, str]
@@ -56,13 +57,26 @@ class _Kept(msgspec.Struct, frozen=True, eq=False):
     size: int
 
 
+_NOTHING = _Kept(0, [], [], 0, 0)
+
+
+def _content(item: Item, received_at_ms: int) -> Content:
+    return Content(
+        None if item.uri is not None else item.payload,
+        item.uri,
+        item.headers,
+        received_at_ms if item.created_at_ms is None else item.created_at_ms,
+        received_at_ms,
+    )
+
+
 class Fresh:
     """What was published lately, by its offsets."""
 
     def __init__(self, bytes_max: int = FRESH_BYTES) -> None:
         self._bytes_max = bytes_max
-        self._firsts: deque[int] = deque()
-        self._kept: deque[_Kept] = deque()
+        self._firsts: list[int] = []
+        self._kept: list[_Kept] = []
         self._bytes = 0
 
     def add(self, published: Published, batch: PreparedBatch) -> None:
@@ -76,26 +90,33 @@ class Fresh:
         self._firsts.append(published.first_offset)
         self._kept.append(kept)
         self._bytes += size
-        while self._bytes > self._bytes_max and self._kept:
-            self._firsts.popleft()
-            self._bytes -= self._kept.popleft().size
+        if self._bytes > self._bytes_max:
+            self._drop_oldest()
 
-    def find(self, message_id: int, offset: int) -> Content | None:
+    def _drop_oldest(self) -> None:
+        """An eighth of what may be kept: the lists move, so this is not for every batch."""
+        gone = 0
+        while self._bytes > self._bytes_max - self._bytes_max // 8 and gone < len(self._kept):
+            self._bytes -= self._kept[gone].size
+            gone += 1
+        del self._firsts[:gone], self._kept[:gone]
+
+    def find(self, ids: Sequence[int], offsets: Sequence[int]) -> list[Content | None]:
+        """In their order. Neighbours were nearly always published together."""
+        found: list[Content | None] = []
+        kept = _NOTHING
+        for message_id, offset in zip(ids, offsets, strict=True):
+            i = offset - kept.first_offset
+            if not 0 <= i < len(kept.items):
+                kept = self._holding(offset)
+                i = offset - kept.first_offset
+            known = i < len(kept.items) and kept.ids[i] == message_id
+            found.append(_content(kept.items[i], kept.received_at_ms) if known else None)
+        return found
+
+    def _holding(self, offset: int) -> _Kept:
         at = bisect_right(self._firsts, offset) - 1
-        if at < 0:
-            return None
-        kept = self._kept[at]
-        i = offset - kept.first_offset
-        if i >= len(kept.items) or kept.ids[i] != message_id:
-            return None
-        item = kept.items[i]
-        return Content(
-            None if item.uri is not None else item.payload,
-            item.uri,
-            item.headers,
-            kept.received_at_ms if item.created_at_ms is None else item.created_at_ms,
-            kept.received_at_ms,
-        )
+        return self._kept[at] if at >= 0 else _NOTHING
 
     def clear(self) -> None:
         self._firsts.clear()
@@ -113,13 +134,15 @@ class Payloads:
         self._firsts: list[int] = []
         self._bytes = 0
 
-    def find(self, number: int) -> bytes | str | None:
+    def find(self, number: int) -> tuple[int, Payload] | None:
+        """The record that holds this id, and the first id of that."""
         at = bisect_right(self._firsts, number) - 1
         if at < 0:
             return None
         first = self._firsts[at]
         self._records.move_to_end(first)
-        return _part(self._records[first][0], number - first)
+        record = self._records[first][0]
+        return (first, record) if number - first < _count(record) else None
 
     def keep(self, first: int, record: Payload, size: int) -> None:
         if first in self._records or size > self._bytes_max // 4:
@@ -169,54 +192,83 @@ async def read_metadata(
     view: View, offsets: Sequence[int], cache: NodeCache | None = None
 ) -> dict[int, Metadata]:
     """Of the living ones among these."""
-    log = await open_target(view, METADATA)
     found: dict[int, Metadata] = {}
-    if log is None or not offsets:
-        return found
-    wanted = np.unique(np.array(offsets, np.int64))
-    for low, high in _runs(wanted):
-        async for node, start, stop in read_nodes(view.store, log, low, high, cache=cache):
-            for first, last, living in node.runs(start, stop):
-                if living:
-                    for i, record in enumerate(node.data_list(first, last), node.first + first):
-                        found[i] = decode_metadata(record)
+    async for first, records in _read_records(view, offsets, cache):
+        found |= enumerate(map(decode_metadata, records), first)
     return found
 
 
-def _runs(numbers: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    edges = np.flatnonzero(np.diff(numbers) != 1) + 1
+async def read_ids(
+    view: View, offsets: Sequence[int], cache: NodeCache | None = None
+) -> dict[int, int]:
+    """The offsets of the living ones among these, by message id."""
+    found: dict[int, int] = {}
+    async for first, records in _read_records(view, offsets, cache):
+        found |= zip(map(read_message_id, records), count(first))
+    return found
+
+
+async def _read_records(
+    view: View, offsets: Sequence[int], cache: NodeCache | None
+) -> AsyncIterator[tuple[int, list[bytes]]]:
+    """Neighbouring records that are alive, and the offset of the first of them."""
+    log = await open_target(view, METADATA)
+    if log is None or not offsets:
+        return
+    for low, high in runs_of(np.unique(np.array(offsets, np.int64))):
+        async for node, start, stop in read_nodes(view.store, log, low, high, cache=cache):
+            for first, last, living in node.runs(start, stop):
+                if living:
+                    yield node.first + first, node.data_list(first, last)
+
+
+def runs_of(numbers: npt.NDArray[np.int64], gap: int = 1) -> list[tuple[int, int]]:
+    """Rising numbers as runs, the ends exclusive; up to `gap` lies between two of a run."""
+    edges = np.flatnonzero(np.diff(numbers) > gap) + 1
     starts, stops = [0, *edges.tolist()], [*edges.tolist(), len(numbers)]
     return [(int(numbers[a]), int(numbers[b - 1]) + 1) for a, b in zip(starts, stops, strict=True)]
 
 
 async def _read_payloads(
-    store: Store, ids: Sequence[int], cache: Payloads
+    store: Reader, ids: Sequence[int], cache: Payloads
 ) -> dict[int, bytes | str]:
     """Bytes, or a URI, of those that are there; ids rise."""
     found: dict[int, bytes | str] = {}
-    first, record = -1, None
-    for number in ids:
-        payload = _part(record, number - first) if record is not None else None
-        if payload is None:
-            payload = cache.find(number)
-        if payload is None:
-            row = await store.floor(payload_key(number), low=prefix(KeyType.PAYLOAD))
-            if row is None:
-                continue
-            reader = open_key(row[0], KeyType.PAYLOAD)
-            first, record = reader.u64_key("message id"), decode_payload(row[1])
-            cache.keep(first, record, len(row[1]))
-            payload = _part(record, number - first)
-        if payload is not None:
-            found[number] = payload
+    i = 0
+    while i < len(ids):
+        held = cache.find(ids[i]) or await _read_payload(store, ids[i], cache)
+        if held is None:
+            i += 1  # it is gone
+            continue
+        first, record = held
+        end = bisect_left(ids, first + _count(record), i)
+        for number in ids[i:end]:
+            found[number] = _part(record, number - first)
+        i = end
     return found
 
 
-def _part(record: Payload, index: int) -> bytes | str | None:
+async def _read_payload(store: Reader, number: int, cache: Payloads) -> tuple[int, Payload] | None:
+    """The record that holds this id, and the first id of that."""
+    row = await store.floor(payload_key(number), low=prefix(KeyType.PAYLOAD))
+    if row is None:
+        return None
+    first, record = open_key(row[0], KeyType.PAYLOAD).u64_key("message id"), decode_payload(row[1])
+    cache.keep(first, record, len(row[1]))
+    return (first, record) if number - first < _count(record) else None
+
+
+def _count(record: Payload) -> int:
+    return record.count if isinstance(record, PayloadBlock) else 1
+
+
+def _part(record: Payload, index: int) -> bytes | str:
     match record:
         case PayloadBlock():
-            return payload_at(record, index)
+            payload = payload_at(record, index)
+            assert payload is not None, "it is within the block"
+            return payload
         case BytesPayload(data):
-            return data if index == 0 else None
+            return data
         case UriPayload(uri):
-            return uri if index == 0 else None
+            return uri

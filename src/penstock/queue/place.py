@@ -8,6 +8,8 @@ Contract     `insert` puts entries where they belong by priority, visible at and
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import numpy.typing as npt
 
@@ -36,13 +38,7 @@ async def _insert(change: Change, priority: int, entries: Entries) -> None:
     if not len(lines):
         _make_pages(change, priority, entries)
         return
-    last, head = lines[-1], entries[0]
-    if (head["visible_at_ms"], head["message_id"]) >= (last["first_visible_ms"], last["first_id"]):
-        places = np.full(len(entries), len(lines) - 1)  # nearly always
-    else:
-        places = _places(lines, entries)
-    for place in np.unique(places).tolist():
-        group = entries[places == place]
+    for place, group in _groups(lines, entries):
         number = int(lines["page"][place])
         page = await change.page(PageKind.AVAILABLE, number, priority)
         last = place == len(lines) - 1
@@ -62,6 +58,17 @@ async def _insert(change: Change, priority: int, entries: Entries) -> None:
             put=group[stays],
         )
         _make_pages(change, priority, moved, PAGE_ENTRIES if last else cut)
+
+
+def _groups(lines: Entries, entries: Entries) -> Iterator[tuple[int, Entries]]:
+    """Which of these lines the entries belong to."""
+    last, head = lines[-1], entries[0]
+    if (head["visible_at_ms"], head["message_id"]) >= (last["first_visible_ms"], last["first_id"]):
+        yield len(lines) - 1, entries  # nearly always
+        return
+    places = _places(lines, entries)
+    for place in np.unique(places).tolist():
+        yield place, entries[places == place]
 
 
 def _share(count: int) -> int:

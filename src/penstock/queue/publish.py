@@ -9,21 +9,18 @@ Contract     `publish_step` stores the payloads, appends the metadata, and gives
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
 import xxhash
 
-from penstock.codec.keys import Scope, expiry_key, once_key, payload_key
+from penstock.codec.keys import Scope, once_key, payload_key
 from penstock.codec.payload import RESERVED_SCHEME, UriPayload, encode_payload, payload_of
-from penstock.codec.router import encode_expiry
 from penstock.errors import CorruptError
 from penstock.log.append import append_step
 from penstock.log.batch import build_columns
 from penstock.log.catalogue import Ids, find_target, load_ids, load_target, take_ids
-from penstock.log.decision import Now, Step, Timer
+from penstock.log.decision import Now, Step
 from penstock.log.once import check, once_value
 from penstock.queue.draft import Draft, draft_step
 from penstock.queue.item import Item, PreparedBatch
@@ -35,8 +32,6 @@ DEDUP_MS = 300_000
 #: Payloads of one block.
 BLOCK_BYTES = 1 << 20
 BLOCK_COUNT = 1000
-
-MESSAGES_DUE = ("messages", None)
 
 
 class Published(msgspec.Struct, frozen=True, eq=False):
@@ -61,9 +56,9 @@ def publish_step(batch: PreparedBatch, *, dedup_ms: int = DEDUP_MS) -> Step:
         records = batch.records(fixed, chosen)
         offset = await _append(draft, records)
         items = [batch.items[i] for i in chosen]
-        _store_payloads(draft, numbers, items)
-        _remember(draft, await _owners(draft, items), items, numbers, dedup_ms)
-        _expire_later(draft, fixed["retention_s"], offset)
+        draft.rows |= dict(payload_rows(numbers, items))
+        if not batch.plain:
+            _remember(draft, await _owners(draft, items), items, numbers, dedup_ms)
         await route(draft, Batch.of(fixed, items, offset))
         return Published([i for i in ids if i is not None], chosen, offset, now_ms)
 
@@ -107,28 +102,37 @@ async def _append(draft: Draft, records: Sequence[bytes]) -> int:
     return 0 if state is None else state.next
 
 
-def _store_payloads(draft: Draft, ids: Sequence[int], items: Sequence[Item]) -> None:
+def payload_rows(ids: Sequence[int], items: Sequence[Item]) -> Iterator[tuple[bytes, bytes]]:
     """Neighbours share a block; whatever is alone stays the RFC's own record."""
+    return ((payload_key(first), value) for first, value in payload_records(ids, items))
+
+
+def payload_records(ids: Sequence[int], items: Sequence[Item]) -> Iterator[tuple[int, bytes]]:
+    """The id of the first message, and the record."""
+    payloads = [item.payload for item in items if item.uri is None]
+    if (
+        0 < len(items) == len(payloads) <= BLOCK_COUNT
+        and ids[-1] - ids[0] == len(ids) - 1
+        and sum(map(len, payloads)) <= BLOCK_BYTES
+    ):
+        yield ids[0], encode_payload(payload_of(payloads))  # nearly always
+        return
     run: list[bytes] = []
     first = size = 0
-
-    def close() -> None:
-        if run:
-            draft.rows[payload_key(first)] = encode_payload(payload_of(run))
-            run.clear()
-
     for number, item in zip(ids, items, strict=True):
         full = len(run) >= BLOCK_COUNT or size + len(item.payload) > BLOCK_BYTES
-        if item.uri is not None or full or number != first + len(run):
-            close()
+        if run and (item.uri is not None or full or number != first + len(run)):
+            yield first, encode_payload(payload_of(run))
+            run = []
         if item.uri is not None:
-            draft.rows[payload_key(number)] = encode_payload(UriPayload(item.uri))
+            yield number, encode_payload(UriPayload(item.uri))
             continue
         if not run:
             first, size = number, 0
         run.append(item.payload)
         size += len(item.payload)
-    close()
+    if run:
+        yield first, encode_payload(payload_of(run))
 
 
 def spilled_uri(message_id: int, payload: bytes) -> str:
@@ -151,17 +155,6 @@ def check_spilled(uri: str, payload: bytes) -> None:
         raise CorruptError(f"the object of {uri[:64]!r}: checksum does not match")
 
 
-def _expire_later(draft: Draft, retention_s: npt.NDArray[np.uint32], offset: int) -> None:
-    """Say when these leave the system; neighbours with one deadline share a row."""
-    edges = np.flatnonzero(np.diff(retention_s)) + 1
-    for low, high in zip([0, *edges.tolist()], [*edges.tolist(), len(retention_s)], strict=True):
-        seconds = int(retention_s[low])
-        if seconds:
-            deadline_ms = draft.now_ms + 1000 * seconds
-            draft.rows[expiry_key(deadline_ms, offset + low)] = encode_expiry(high - low)
-            draft.timers.append(Timer(deadline_ms + 1, MESSAGES_DUE))
-
-
 # ---- dedup ids --------------------------------------------------------------------------------
 
 
@@ -178,6 +171,8 @@ async def _deduplicated(
 ) -> tuple[list[int | None], list[int], dict[int, int]]:
     """-> ids that are known, the items that are new, and those that repeat one of these"""
     ids: list[int | None] = [None] * len(batch)
+    if batch.plain:
+        return ids, list(range(len(batch))), {}
     owners = await _owners(draft, batch.items)
     chosen: list[int] = []
     repeats: dict[int, int] = {}

@@ -2,22 +2,23 @@
 
 Contract     `plan_reclaim` finds what the given offsets of the metadata log hold; its step removes
              the payloads and marks the offsets as gone, in one commit. Blocks that are mostly dead
-             are written anew, wholly dead ones deleted. The caller punches the metadata in the same
-             submit (log/holes.py) and deletes the objects behind it. `living_edge` tells from where
-             on the log still holds something, for eviction.
+             are written anew, wholly dead ones deleted. The caller evicts the metadata in the same
+             submit, or punches it where something older lives (log/holes.py), and deletes the
+             objects behind it. `living_edge` tells from where on the log still holds something.
 Safety       What is planned here is dead for good: no decision makes a dead message alive, and only
              one reclaim runs at a time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 import numpy as np
 
-from penstock.codec.keys import KeyType, open_key, page_key, payload_key, prefix, prefix_end
+from penstock.codec.keys import KeyType, open_key, page_key, payload_key, prefix
 from penstock.codec.payload import (
+    Payload,
     PayloadBlock,
     UriPayload,
     decode_payload,
@@ -25,20 +26,23 @@ from penstock.codec.payload import (
     payload_at,
     payload_of,
 )
-from penstock.codec.queueoperation import Keys
-from penstock.codec.scalars import U64_MAX
+from penstock.codec.queueoperation import NO_KEYS, Keys
 from penstock.codec.taken import DEAD, GONE, PAGE_SLOTS
 from penstock.log.cache import NodeCache
 from penstock.log.decision import Step, View
 from penstock.log.place import Rows
 from penstock.log.state import LogState, load_log
 from penstock.queue.draft import Draft, draft_step
-from penstock.queue.message import read_metadata
+from penstock.queue.message import read_ids, runs_of
+from penstock.queue.page import Truths
 from penstock.queue.publish import spilled_id
 from penstock.queue.taken import load_taken_page, page_state_key
 
 #: Offsets of one step.
 RECLAIM_COUNT = 4096
+#: Ids that are nearer to each other are looked for in one go, a few records at a time.
+NEAR_IDS = 1000
+SCAN_ROWS = 16
 #: Pages that one look for the edge goes through.
 EDGE_PAGES = 64
 
@@ -53,78 +57,69 @@ async def plan_reclaim(
     view: View, log_id: int, offsets: Keys, cache: NodeCache | None = None
 ) -> Plan:
     offsets = offsets[:RECLAIM_COUNT]
-    metadata = await read_metadata(view, offsets.tolist(), cache)
+    by_id = await read_ids(view, offsets.tolist(), cache)
     log = await load_log(view, log_id)
     edge = 0 if log is None else log.first
-    ids = {about.message_id: offset for offset, about in metadata.items()}
+    ids = np.array(sorted(by_id), np.int64)
     rows: Rows = {}
     objects: list[int] = []
-    end = 0
-    for number in sorted(ids):
-        if number < end:
-            continue  # in the block that was just looked at, or gone with an earlier one
-        row = await view.store.floor(payload_key(number), low=prefix(KeyType.PAYLOAD))
-        first, payload = (0, None) if row is None else (_id_of(row[0]), decode_payload(row[1]))
-        count = payload.count if isinstance(payload, PayloadBlock) else 1
-        if row is None or payload is None or first + count <= number:
-            end = await _next_id(view, number)
-            continue
-        end = first + count
-        if isinstance(payload, PayloadBlock):
-            rows |= await _without_dead(view, log_id, edge, first, payload, ids, number)
-            continue
-        rows[row[0]] = None
-        if isinstance(payload, UriPayload) and (spilled := spilled_id(payload.uri)):
-            objects.append(spilled)
+    for low, high in runs_of(ids, NEAR_IDS) if len(ids) else ():
+        async for first, record in _records(view, low, high):
+            count = record.count if isinstance(record, PayloadBlock) else 1
+            dead = ids[slice(*np.searchsorted(ids, (first, first + count)).tolist())]
+            if not len(dead):
+                continue
+            if isinstance(record, PayloadBlock) and len(dead) < count:
+                # Ids and offsets of a block are neighbours: one tells where the others are.
+                offset = by_id[int(dead[0])] - (int(dead[0]) - first)
+                gone = await _gone(view, log_id, edge, offset, count)
+                gone[dead - first] = True
+                rows |= _without(first, record, gone)
+                continue
+            rows[payload_key(first)] = None
+            if isinstance(record, UriPayload) and (spilled := spilled_id(record.uri)):
+                objects.append(spilled)
     return Plan(offsets, rows, objects)
+
+
+async def _records(view: View, low: int, high: int) -> AsyncIterator[tuple[int, Payload]]:
+    """The records that hold the payloads low <= id < high, each with its first id."""
+    row = await view.store.floor(payload_key(low), low=prefix(KeyType.PAYLOAD))
+    if row is not None:
+        yield _id_of(row[0]), decode_payload(row[1])
+    scan = view.store.scan(payload_key(low + 1), payload_key(high), batch_rows=SCAN_ROWS)
+    async for rows in scan:
+        for key, value in rows:
+            yield _id_of(key), decode_payload(value)
 
 
 def _id_of(key: bytes) -> int:
     return open_key(key, KeyType.PAYLOAD).u64_key("message id")
 
 
-async def _next_id(view: View, number: int) -> int:
-    """The first id above this that has a record of its own."""
-    end = prefix_end(prefix(KeyType.PAYLOAD))
-    async for rows in view.store.scan(payload_key(number), end, batch_rows=1):
-        return _id_of(rows[0][0])
-    return U64_MAX
+async def _gone(view: View, log_id: int, edge: int, offset: int, count: int) -> Truths:
+    """Which of these neighbours nobody needs."""
+    gone = np.ones(count, np.bool_)
+    # Below the edge there are no pages of takers any more: everything there is gone.
+    at = max(offset, edge)
+    while at < offset + count:
+        page = await load_taken_page(view, log_id, at // PAGE_SLOTS)
+        slots = page.slots[at - page.first : offset + count - page.first]
+        gone[at - offset : at - offset + len(slots)] = slots >= DEAD
+        at += len(slots)
+    return gone
 
 
-async def _without_dead(
-    view: View,
-    log_id: int,
-    edge: int,
-    first: int,
-    block: PayloadBlock,
-    ids: dict[int, int],
-    known: int,
-) -> Rows:
-    """The rows of a block once these ids are dead. Ids and offsets of a block are neighbours, so
-    one of them tells where the others are."""
-    offset = ids[known] - (known - first)
-    alive: list[int] = []
-    for i in range(block.count):
-        # Below the edge there are no pages of takers any more: everything there is gone.
-        gone = offset + i < edge or first + i in ids
-        if not gone and not await _is_dead(view, log_id, offset + i):
-            alive.append(i)
+def _without(first: int, block: PayloadBlock, gone: Truths) -> Rows:
+    """The rows of a block without those that are gone; none as long as most are there."""
+    alive = np.flatnonzero(~gone)
     if len(alive) > block.count // 2:
         return {}  # later, with the others
     rows: Rows = {payload_key(first): None}
-    run: list[int] = []
-    for i in [*alive, block.count + 1]:
-        if run and i != run[-1] + 1:
-            parts = [payload_at(block, at) or b"" for at in run]
-            rows[payload_key(first + run[0])] = encode_payload(payload_of(parts))
-            run = []
-        run.append(i)
+    for low, high in runs_of(alive) if len(alive) else ():
+        parts = [payload_at(block, at) or b"" for at in range(low, high)]
+        rows[payload_key(first + low)] = encode_payload(payload_of(parts))
     return rows
-
-
-async def _is_dead(view: View, log_id: int, offset: int) -> bool:
-    page = await load_taken_page(view, log_id, offset // PAGE_SLOTS)
-    return bool(page.slots[offset % PAGE_SLOTS] >= DEAD)
 
 
 def reclaim_step(log_id: int, plan: Plan, done: Sequence[bytes] = ()) -> Step:
@@ -138,12 +133,15 @@ def reclaim_step(log_id: int, plan: Plan, done: Sequence[bytes] = ()) -> Step:
     return draft_step(body)
 
 
-async def living_edge(view: View, log: LogState) -> int:
-    """The first offset that is not gone; not further than one look goes."""
+async def living_edge(view: View, log: LogState, gone: Keys = NO_KEYS) -> int:
+    """The first offset that is not gone, nor among these; not further than one look goes."""
     edge = log.first
     for number in range(edge // PAGE_SLOTS, edge // PAGE_SLOTS + EDGE_PAGES):
         page = await load_taken_page(view, log.log_id, number)
-        there = np.flatnonzero(page.slots[max(edge - page.first, 0) :] != GONE)
+        needed = page.slots != GONE
+        low, high = np.searchsorted(gone, (page.first, page.first + PAGE_SLOTS)).tolist()
+        needed[(gone[low:high] - np.uint64(page.first)).astype(np.int64)] = False
+        there = np.flatnonzero(needed[max(edge - page.first, 0) :])
         if len(there):
             return min(max(edge, page.first) + int(there[0]), log.next)
         edge = page.first + PAGE_SLOTS

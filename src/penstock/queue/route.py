@@ -2,30 +2,39 @@
 
 Contract     `route` gives the messages of one batch to their queues, within the given draft.
              Publishing calls it for its own batch while the router is at the tail of the metadata
-             log. Where it is behind (messages were linked without routing) a cursor row says how
-             far it is, publishing leaves everything to it, and `catch_up_step` goes on from there,
-             a part at a time, each with its cursor in one commit: nothing is skipped and nothing
-             comes twice, whenever it is killed. `backfill_step` does the same for one new queue and
+             log. Where it is behind (`leave_step`: messages are linked without routing) a cursor
+             row says how far it is, publishing leaves everything to it, and `catch_up_step` goes on
+             from there, a part at a time, each with its cursor in one commit: nothing is skipped
+             and nothing comes twice, whenever it is killed. Who routes a message also says when it
+             leaves the system. `backfill_step` does the same for one new queue and
              what was there before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.codec.keys import router_key
+from penstock.codec.keys import expiry_key, router_key
 from penstock.codec.metadata import Metadata, decode_metadata
 from penstock.codec.queuestate import AVAILABLE, Entries
-from penstock.codec.router import decode_cursor, encode_cursor
+from penstock.codec.router import decode_cursor, encode_cursor, encode_expiry
 from penstock.codec.scalars import NEVER_MS
 from penstock.codec.taken import DEAD, PAGE_SLOTS
 from penstock.log.cache import NodeCache
-from penstock.log.catalogue import LogName, NameState, name_state_key, open_target
-from penstock.log.decision import StateKey, Step, View
+from penstock.log.catalogue import (
+    LogName,
+    NameState,
+    find_target,
+    load_target,
+    name_state_key,
+    open_target,
+)
+from penstock.log.decision import StateKey, Step, Timer, View
 from penstock.log.read import read_nodes
 from penstock.log.state import LogState, state_key
 from penstock.queue.allqueues import AllQueues, load_all_queues
@@ -40,6 +49,7 @@ from penstock.queue.taken import METADATA, load_taken_page
 ROUTE_COUNT = 2000
 
 ROUTER: StateKey = ("router", None)
+MESSAGES_DUE: StateKey = ("messages", None)
 
 
 class RouterState(msgspec.Struct, frozen=True):
@@ -149,6 +159,7 @@ async def route(draft: Draft, batch: Batch) -> None:
 
 
 async def _give(draft: Draft, batch: Batch, queues: AllQueues) -> None:
+    _expire_later(draft, batch)
     chosen = _chosen(batch, queues)
     counts = np.zeros(len(batch.offsets), np.uint64)
     log_id = _log_id(draft)
@@ -162,6 +173,17 @@ async def _give(draft: Draft, batch: Batch, queues: AllQueues) -> None:
             await _enter(change, batch, positions)
             counts[positions] += np.uint64(1)
     await draft.taken.take(log_id, batch.offsets, counts)
+
+
+def _expire_later(draft: Draft, batch: Batch) -> None:
+    """Neighbours with one deadline share a row."""
+    deadlines, offsets = batch.retention_ms, batch.offsets
+    edges = np.flatnonzero(np.diff(deadlines) | (np.diff(offsets) != 1)) + 1
+    for low, high in pairwise([0, *edges.tolist(), len(deadlines)]):
+        deadline_ms = int(deadlines[low])
+        if deadline_ms != NEVER_MS:
+            draft.rows[expiry_key(deadline_ms, int(offsets[low]))] = encode_expiry(high - low)
+            draft.timers.append(Timer(deadline_ms + 1, MESSAGES_DUE))
 
 
 async def _enter(change: Change, batch: Batch, positions: npt.NDArray[np.intp]) -> None:
@@ -195,6 +217,21 @@ def _chosen(batch: Batch, queues: AllQueues) -> dict[int, npt.NDArray[np.intp]]:
 
 
 # ---- behind -----------------------------------------------------------------------------------
+
+
+def leave_step() -> Step:
+    """Before a step of the same submit that links messages: they are left to the router."""
+
+    async def body(draft: Draft) -> None:
+        if (await load_router(draft.view)).cursor is None:
+            await load_target(draft.view, METADATA)
+            log = find_target(draft.view, METADATA)
+            tail = 0 if log is None else log.next
+            draft.rows[router_key()] = encode_cursor(tail)
+            draft.states[ROUTER] = RouterState(tail)
+        draft.timers.append(Timer(draft.now_ms, ROUTER))
+
+    return draft_step(body)
 
 
 def catch_up_step(cache: NodeCache | None = None) -> Step:

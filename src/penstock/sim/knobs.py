@@ -25,7 +25,7 @@ KNOBS: dict[str, tuple[int, ...]] = {
     "DEAD_MAX": (1, 10_000),
     "PAGE_SLOTS": (4, 16, 1024),
     "CLEARED_PAGES": (1, 16),
-    "NODES_MAX": (1, 3, 256),
+    "LOOKED_NODES": (1, 3, 256),
     "FLUSH_PAGES": (1, 48),
     "TAIL_RECORDS": (4, 16, 40),
     "TRIM_ROWS": (1, 3, 1000),
@@ -56,6 +56,8 @@ KNOBS: dict[str, tuple[int, ...]] = {
     "BLOCK_COUNT": (1, 3, 1000),
     "INLINE_BYTES": (40, 1 << 20),
     "PART_BYTES": (500, 4 << 20),
+    "COMPACT_ENTRIES": (1, 10, 50_000),
+    "GROUPS_PART": (1, 100),
 }
 #: What follows from another one, as it does where it is defined.
 _HALF_OF = {"LARGE_ENTRIES": "NODE_ENTRIES"}

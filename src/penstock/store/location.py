@@ -117,7 +117,7 @@ async def open_store(
                 after=after,
                 owner=owner,
             )
-        place = _place_of(location)
+        place = bucket_place(location)
         try:
             return await BucketStore.open(
                 place, clock=clock, after=after, create=create, owner=owner
@@ -128,7 +128,8 @@ async def open_store(
             raise NotFoundError(f"{location}: {error}", hint=error.hint) from None
 
 
-def _place_of(location: str) -> Place:
+def bucket_place(location: str) -> Place:
+    """Where SlateDB is, of a location that is no folder."""
     if location.startswith("memory://"):
         return Place(location, STORE)
     bucket, prefix = bucket_of(location)

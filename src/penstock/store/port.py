@@ -45,11 +45,8 @@ class RefusedError(UnavailableError):
     hint = "retry later; nothing was written"
 
 
-class Store(Protocol):
-    #: The epoch this handle owns; later handles own higher ones.
-    epoch: int
-
-    def head(self) -> Head: ...
+class Reader(Protocol):
+    """The half of a store that reads; also alone, of a state that does not change (reader.py)."""
 
     async def get(self, key: bytes) -> bytes | None: ...
 
@@ -62,6 +59,18 @@ class Store(Protocol):
     ) -> AsyncIterator[list[Row]]:
         """Rows with low <= key < high, in order, in lists of 1 to `batch_rows`."""
         ...
+
+    async def close(self) -> None:
+        """Release. Of a store that writes: flush, too; after a clean close the next opening
+        replays nothing."""
+        ...
+
+
+class Store(Reader, Protocol):
+    #: The epoch this handle owns; later handles own higher ones.
+    epoch: int
+
+    def head(self) -> Head: ...
 
     async def commit(self, n: int, writes: Writes, *, time_ms: int, epoch: int) -> None: ...
 
@@ -76,10 +85,6 @@ class Store(Protocol):
     async def renew_checkpoint(self, checkpoint_id: str, *, lifetime_ms: int) -> None: ...
 
     async def drop_checkpoint(self, checkpoint_id: str) -> None: ...
-
-    async def close(self) -> None:
-        """Flush and release. After a clean close the next opening replays nothing."""
-        ...
 
     async def abandon(self) -> None:
         """Release without flushing, after an unknown outcome. Never raises, never waits long."""

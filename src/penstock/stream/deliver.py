@@ -77,7 +77,7 @@ COUNT_MAX = 100_000
 BYTES_MAX = 64 << 20
 BURY_BYTES = 4 << 20
 CLEARED_PAGES = 16
-NODES_MAX = 256
+LOOKED_NODES = 256
 
 
 class Delivered(msgspec.Struct, frozen=True):
@@ -380,7 +380,7 @@ async def _see_new(
                 seen.skipped += stop - start
                 seen.next = node.first + stop
         nodes += 1
-        if nodes >= NODES_MAX:
+        if nodes >= LOOKED_NODES:
             return
 
 

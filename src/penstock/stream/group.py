@@ -41,7 +41,7 @@ from penstock.codec.operations import Operation, Owner, PagedView
 from penstock.errors import CorruptError
 from penstock.log.catalogue import Shows, States
 from penstock.log.decision import StateKey, View
-from penstock.store.port import Store
+from penstock.store.port import Reader
 from penstock.stream.pending import NO_PAGES, Index, Page, applied, empty_page, page_of, touched
 
 
@@ -112,7 +112,8 @@ async def load_group(view: View, log_id: int, name: bytes) -> GroupState | None:
 
 
 class GroupsState(msgspec.Struct, frozen=True):
-    """All groups of a log: what deleting it must find, those of the same tick included."""
+    """All groups of a log, in any order: what deleting it must find, those of the same tick
+    included."""
 
     rows: dict[bytes, GroupRow]
 
@@ -130,7 +131,7 @@ async def load_groups(view: View, log_id: int) -> GroupsState:
     return known
 
 
-async def list_groups(store: Store, log_id: int) -> dict[bytes, GroupRow]:
+async def list_groups(store: Reader, log_id: int) -> dict[bytes, GroupRow]:
     """The groups of a log in the rows, in the order of their names."""
     low = groups_prefix(log_id)
     found: dict[bytes, GroupRow] = {}
@@ -153,10 +154,11 @@ def find_groups(view: Shows, log_id: int) -> dict[bytes, GroupRow]:
 
 def with_group(view: Shows, log_id: int, name: bytes, row: GroupRow | None) -> States:
     """The list of the log's groups with this one added, or taken away."""
-    rows = {key: value for key, value in find_groups(view, log_id).items() if key != name}
+    rows = dict(find_groups(view, log_id))
+    rows.pop(name, None)
     if row is not None:
         rows[name] = row
-    return {groups_state_key(log_id): GroupsState(dict(sorted(rows.items())))}
+    return {groups_state_key(log_id): GroupsState(rows)}
 
 
 def find_group(view: View, log_id: int, name: bytes) -> GroupState | None:

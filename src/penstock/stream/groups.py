@@ -9,6 +9,8 @@ Contract     `create_step` makes a group, and the stream where there is none; ag
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 import numpy as np
 
@@ -29,7 +31,14 @@ from penstock.log.overlay import Overlay
 from penstock.log.place import Rows
 from penstock.log.timers import garbage_due
 from penstock.stream.ack import remove
-from penstock.stream.deliver import MAX_PENDING, Start, check_start, make_group, start_offset
+from penstock.stream.deliver import (
+    COUNT_MAX,
+    MAX_PENDING,
+    Start,
+    check_start,
+    make_group,
+    start_offset,
+)
 from penstock.stream.group import (
     GroupNameState,
     GroupState,
@@ -183,6 +192,25 @@ def info_step(target: LogName, group: bytes) -> Step:
     return Step(decide, load)
 
 
+def infos_step(target: LogName, groups: Sequence[bytes]) -> Step:
+    """-> list of GroupInfo, without those that are gone"""
+
+    async def load(view: View) -> None:
+        log_id = await load_target(view, target)
+        if log_id is not None:
+            for group in groups:
+                await load_group(view, log_id, group)
+
+    def decide(view: View, now: Now) -> Decision:
+        log = find_target(view, target)
+        if log is None:
+            return Decision(reply=[])
+        states = [find_group(view, log.log_id, group) for group in groups]
+        return Decision(reply=[info_of(state) for state in states if state is not None])
+
+    return Step(decide, load)
+
+
 def info_of(state: GroupState) -> GroupInfo:
     return GroupInfo(
         name=state.head.name,
@@ -197,9 +225,10 @@ def info_of(state: GroupState) -> GroupInfo:
 
 
 def pending_step(target: LogName, group: bytes, start: int, count: int) -> Step:
-    """-> list of Pending, from an offset on"""
+    """-> list of Pending, from an offset on; as many as a read may deliver, at most"""
     if start < 0 or count < 0:
         raise InvalidError("start and count are not negative")
+    count = min(count, COUNT_MAX)
     pages: list[Page] = []
 
     async def load(view: View) -> None:

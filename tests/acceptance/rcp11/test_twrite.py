@@ -67,6 +67,21 @@ def test_a_batch_without_entries_is_refused_and_creates_nothing(door: Door, name
     assert name not in door.keys("*")
 
 
+@pytest.mark.parametrize("backlog", [None, 0, 1])
+def test_a_batch_without_entries_changes_nothing_its_options_neither(
+    door: Door, name: str, backlog: int | None
+) -> None:
+    """TWRITE, BACKLOG: old data goes with a write, and this is none."""
+    door.write_many(name, numbered(3))
+    if door.kind == "resp":
+        with pytest.raises(InvalidError):
+            door.write_many(name, [], backlog=backlog)
+    else:
+        assert door.write_many(name, [], backlog=backlog) == range(3, 3)
+    assert door.read(name, 0, 10) == expected(range(3))
+    assert door.info(name).first == 0
+
+
 @pytest.mark.parametrize("backlog", [0, 1, 999, 1000, 1001, 2500, 3502, 3503, 3504, 100_000])
 def test_backlog_deletes_old_data_so_that_at_least_count_items_remain(
     door: Door, name: str, backlog: int

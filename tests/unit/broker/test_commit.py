@@ -221,6 +221,44 @@ async def test_what_waited_for_half_the_deadline_is_refused_and_nothing_is_writt
     assert world.openings == [None], "the outcome is known: the handle goes on"
 
 
+async def test_a_tick_that_runs_out_of_time_while_it_looks_things_up_keeps_the_handle() -> None:
+    """Nothing was sent to the store, so the outcome is known: no memory is lost over it."""
+    world = await make_world(deadline=0.2)
+    stall = Stall()
+    world.faults.next("get", Fault(before=[stall]))
+    asked = asyncio.create_task(world.committer.submit(add(1)))
+    await stall.reached.wait()
+    behind = asyncio.create_task(world.committer.submit(add(10)))
+    with pytest.raises(UnavailableError) as caught:
+        await asked
+    assert "nothing was written" in caught.value.hint
+    assert await behind == [10], "what waited behind it goes on"
+    assert world.stored() == 10
+    assert world.openings == [None]
+    assert world.committer.health.unknown_outcomes == 0
+
+
+async def test_a_tick_whose_time_is_over_does_not_begin_a_commit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A decision held the loop up: the commit would be cut off, its outcome unknown."""
+    world = await make_world(deadline=60)
+    loop = asyncio.get_running_loop()
+    time = loop.time
+
+    def decide(view: View, now: Now) -> Decision:
+        monkeypatch.setattr(loop, "time", lambda: time() + 31)
+        return Decision(writes={KEY: b"1"})
+
+    with pytest.raises(UnavailableError) as caught:
+        await world.committer.submit(Step(decide))
+    monkeypatch.setattr(loop, "time", time)
+    assert "nothing was written" in caught.value.hint
+    assert world.stored() == 0
+    assert await world.committer.submit(add(1)) == [1]
+    assert world.openings == [None]
+
+
 async def test_a_read_that_hangs_ends_at_the_deadline() -> None:
     world = await make_world(deadline=0.1)
     world.faults.next("get", Fault(before=[Stall()]))

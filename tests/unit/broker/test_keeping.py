@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import pytest
 
+from penstock.broker import groups, keeping, streams
 from penstock.broker.broker import Broker
 from penstock.broker.keeping import COMPACT_MS, RETAIN_MS
 from penstock.codec.keys import KeyType, prefix
+from penstock.log import holes, read
 from penstock.log.batch import build_bodies
-from penstock.log.catalogue import stream_name
+from penstock.log.catalogue import LogName, stream_name
 from penstock.log.check import check_log
+from penstock.log.decision import Step
 from penstock.log.hold import hold_step
 from penstock.log.pages import TAIL_RECORDS
+from penstock.store.memory import Fault, Stall
+from penstock.stream import compact
+from penstock.stream import groups as group_steps
 from penstock.stream.check import check_groups
 from unit.broker.driver import BrokerWorld
 from unit.broker.test_upkeep import rows_of
@@ -130,6 +138,56 @@ async def test_retention_stops_at_a_hold_and_eviction_does_not(world: BrokerWorl
     await broker.close()
 
 
+async def test_a_read_of_what_was_evicted_looks_for_no_node(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Downwards in particular: in windows of a thousand it would not end soon."""
+    broker = await world.open()
+    await write(broker, 20_000)
+    await broker.streams.evict(S, up_to=19_989)
+    looks = 0
+
+    async def read_nodes(*args: Any, **options: Any) -> AsyncIterator[Any]:
+        nonlocal looks
+        looks += 1
+        async for piece in read.read_nodes(*args, **options):
+            yield piece
+
+    monkeypatch.setattr(streams, "read_nodes", read_nodes)
+    for offset, reverse, low, high in (
+        (19_999, True, 0, 20_000),
+        (19_994, True, 0, 19_995),
+        (19_000, True, 0, 19_001),
+        (0, False, 0, 20_000),
+    ):
+        found = await broker.streams.read_nodes(S, offset, 20_000, reverse=reverse)
+        assert (found.low, found.high) == (low, high)
+        assert sum(stop - start for _, start, stop in found.pieces) == max(high - 19_990, 0)
+    assert looks <= 4
+    await broker.close()
+
+
+async def test_a_long_read_lets_others_have_their_turn_while_its_messages_are_made(
+    world: BrokerWorld,
+) -> None:
+    broker = await world.open()
+    await write(broker, 5_000)
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    beside = asyncio.ensure_future(others())
+    found = (await broker.streams.read(S, 0, 5_000)).messages
+    beside.cancel()
+    assert len(found) == 5_000
+    assert turns >= 5
+    await broker.close()
+
+
 async def test_of_each_tag_the_last_entry_stays(world: BrokerWorld) -> None:
     broker = await world.open()
     for tag in ("a", "b", "a", "", "b", ""):
@@ -154,6 +212,78 @@ async def test_compaction_works_through_merged_nodes(world: BrokerWorld) -> None
     found = await alive(broker)
     assert len(found) == 700
     assert found[-1] == 3999
+    await clean(broker)
+    await broker.close()
+
+
+async def test_a_compaction_of_a_long_stream_is_cut_into_small_parts(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No read sees more than a part, and no round of holes has more than its share: a long stream
+    is compacted within the deadline of each."""
+    monkeypatch.setattr(compact, "COMPACT_ENTRIES", 5_000)
+    monkeypatch.setattr(compact, "DEAD_MAX", 700)
+    parts: list[int] = []
+    rounds: list[int] = []
+    turns: list[int] = []
+
+    async def read_nodes(*args: Any) -> AsyncIterator[Any]:
+        parts.append(0)
+        async for node, start, stop in read.read_nodes(*args):
+            parts[-1] += stop - start
+            yield node, start, stop
+
+    async def plan_holes(store: Any, state: Any, offsets: Sequence[int]) -> Any:
+        rounds.append(len(offsets))
+        return await holes.plan_holes(store, state, offsets)
+
+    async def give_way() -> None:
+        turns.append(1)
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(compact, "read_nodes", read_nodes)
+    monkeypatch.setattr(compact, "give_way", give_way)
+    monkeypatch.setattr(keeping, "plan_holes", plan_holes)
+    broker = await world.open()
+    for n in range(20):
+        entries = [(f"k{i % 600}", b"%d %d" % (n, i)) for i in range(1000)]
+        await broker.streams.write(S, build_bodies(entries))
+    await broker.streams.configure(S, compact=True)
+    for _ in range(20):
+        await world.settle()
+    found = await alive(broker)
+    assert len(found) == 600
+    assert found[-1] == 19_999
+    assert max(parts) <= 5_000
+    assert max(rounds) <= 700 + 1_000
+    assert len(turns) == sum(parts) // 1000, "others have their turn after every node"
+    await clean(broker)
+    await broker.close()
+
+
+async def test_a_compaction_of_many_tags_knows_a_bounded_number_of_them_at_a_time(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (compact, keeping):
+        monkeypatch.setattr(module, "TAGS_MAX", 400)
+    known: list[int] = []
+
+    async def superseded(store: Any, state: Any, last: dict[bytes, int], *edges: int) -> Any:
+        known.append(len(last))
+        return await compact.superseded(store, state, last, *edges)
+
+    monkeypatch.setattr(keeping, "superseded", superseded)
+    broker = await world.open()
+    for n in range(10):
+        entries = [(f"k{n % 5}-{i % 600}", b"%d" % i) for i in range(1000)]
+        await broker.streams.write(S, build_bodies(entries))
+    await broker.streams.configure(S, compact=True)
+    for _ in range(10):
+        await world.settle()
+    found = await alive(broker)
+    assert len(found) == 5 * 600
+    assert min(found) == 5_400
+    assert max(known) < 400 + 600
     await clean(broker)
     await broker.close()
 
@@ -258,6 +388,52 @@ async def test_a_deleted_stream_takes_its_groups_along(world: BrokerWorld) -> No
     await write(broker, 3)
     found = (await broker.streams.read_group(S, G, 10)).messages
     assert [message and message.offset for message in found] == [0, 1, 2], "another stream"
+    await broker.close()
+
+
+async def test_a_write_right_behind_the_request_of_a_reader_is_not_missed(
+    world: BrokerWorld,
+) -> None:
+    """The reader's request is the first that speaks of this stream: before its answer is there
+    nobody knows that the write is of the same one."""
+    broker = await world.open()
+    await write(broker, 1)
+    await broker.streams.read_group(S, G, 1)
+    await broker.close()
+    broker = await world.open()
+    stall = Stall()
+    world.faults.next("get", Fault(before=[stall]))
+    waits = asyncio.create_task(broker.streams.read_group(S, G, 10, block_ms=None))
+    await stall.reached.wait()
+    wrote = asyncio.create_task(write(broker, 2))
+    await world.settle()
+    stall.release()
+    await world.settle()
+    assert wrote.done()
+    assert waits.done()
+    assert [message.offset for message in waits.result().messages] == [1, 2]
+    await broker.close()
+
+
+async def test_groups_are_looked_at_a_part_at_a_time_and_listed_in_order(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await world.open()
+    names = [f"g{n:03}" for n in range(250)]
+    for name in reversed(names):
+        await broker.streams.group_create(S, name.encode())
+    parts: list[int] = []
+
+    def infos_step(name: LogName, part: Sequence[bytes]) -> Step:
+        parts.append(len(part))
+        return group_steps.infos_step(name, part)
+
+    monkeypatch.setattr(groups, "infos_step", infos_step)
+    for _ in range(2):  # by memory, then by rows
+        assert [info.name for info in await broker.streams.groups(S)] == names
+        assert parts == [groups.GROUPS_PART, groups.GROUPS_PART, 50]
+        parts.clear()
+        broker.committer.states.clear()
     await broker.close()
 
 

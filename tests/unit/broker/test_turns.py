@@ -157,6 +157,45 @@ async def test_those_that_still_wait_are_told_when_nothing_more_can_be_done() ->
     assert entries.idle == 1
 
 
+async def test_those_that_are_being_asked_are_asked_again_when_something_unknown_changed() -> None:
+    """A commit comes by while an ask is under way, and nobody knows yet that it is about the same
+    group: the ask looked before it, so it finds nothing."""
+    waiting: list[int] = []
+    asked = 0
+    under_way, answer = asyncio.Event(), asyncio.Event()
+
+    async def ask() -> list[int]:
+        nonlocal asked
+        asked += 1
+        found, waiting[:] = waiting[:], []
+        under_way.set()
+        await answer.wait()
+        return found
+
+    turns = Turns(lambda key: 1)
+    reader = asyncio.create_task(turns.wait(KEY, ask, 1, None))
+    await under_way.wait()
+    waiting.append(7)
+    turns.stir_served()
+    answer.set()
+    await settle()
+    assert asked == 2
+    assert reader.done()
+    assert reader.result() == [7]
+
+
+async def test_nobody_is_asked_for_something_unknown_while_nobody_is_being_asked() -> None:
+    entries = Entries()
+    reader = entries.reader("a")
+    await settle()
+    entries.waiting.append(1)
+    entries.turns.stir_served()
+    await settle()
+    assert entries.asked == []
+    entries.turns.stir(KEY)
+    assert await reader == [1]
+
+
 async def test_what_was_found_while_the_reader_was_cancelled_is_not_lost() -> None:
     turns = Turns(lambda key: 1)
     begun, go_on = asyncio.Event(), asyncio.Event()

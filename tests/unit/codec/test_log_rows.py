@@ -13,7 +13,14 @@ from penstock.codec.garbage import decode_garbage, encode_garbage
 from penstock.codec.keys import garbage_key
 from penstock.codec.logrow import LogRow, decode_log, encode_log
 from penstock.codec.once import OnceRow, decode_hold, decode_once, encode_hold, encode_once
-from penstock.codec.staging import Part, Phase, StagingRow, decode_staging, encode_staging
+from penstock.codec.staging import (
+    Part,
+    Phase,
+    Reserved,
+    StagingRow,
+    decode_staging,
+    encode_staging,
+)
 from penstock.errors import CorruptError
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "logrows.json").read_text())
@@ -43,6 +50,7 @@ def staging(value: dict[str, Any]) -> StagingRow:
         value["linked_ms"],
         tuple((writer, tuple(counts)) for writer, counts in value["writers"]),
         tuple(Part(*part) for part in value["parts"]),
+        tuple(Reserved(*ids) for ids in value["reserved"]),
     )
 
 
@@ -91,7 +99,7 @@ def test_every_truncation_and_every_longer_row_is_corrupt(vector: dict[str, Any]
 
 @given(row=st.sampled_from(["log", "once", "hold", "garbage", "staging"]), data=st.binary())
 def test_arbitrary_bytes_are_a_value_or_corrupt(row: str, data: bytes) -> None:
-    for raw in (data, b"\x01" + data):
+    for raw in (data, b"\x01" + data, b"\x02" + data):
         with contextlib.suppress(CorruptError):
             decode(row, raw)
 

@@ -12,10 +12,16 @@ import pytest
 import xxhash
 
 from penstock.codec.node import (
+    ANY_TAG,
+    FRAGMENT,
     HEADER_BYTES,
+    HOLE,
     LINK,
+    SIGNATURE_TAGS_MAX,
+    TAGS,
     UNIFORM_TIME,
     ZSTD,
+    Header,
     StagedId,
     build_body,
     decode_body,
@@ -25,7 +31,10 @@ from penstock.codec.node import (
     decode_node,
     hole_value,
     link_value,
+    linked_header,
+    may_hold,
     node_value,
+    tag_signature,
 )
 from penstock.errors import CorruptError
 from penstock.log.arrow import to_batch
@@ -52,6 +61,7 @@ def encode_vector(value: dict[str, Any]) -> bytes:
         meta=column(metas, "meta") if any(metas) else None,
         validity=bits.tobytes() if None in value["entries"] else None,
         times=np.array(value["times"], "<i8").tobytes() if "times" in value else None,
+        signature=value.get("signature", 0),
     )
     return node_value(body, **place, fragment=value["fragment"])
 
@@ -66,6 +76,7 @@ def test_each_vector_decodes_to_its_value(vector: dict[str, Any]) -> None:
     raw, value = bytes.fromhex(vector["hex"]), vector["value"]
     header = decode_header(raw, "vector")
     assert (header.first, header.time_ms) == (value["first"], value["time_ms"])
+    assert header.signature == value.get("signature", 0)
     if "link" in value:
         assert decode_link(header, raw, "vector") == StagedId(*value["link"])
         return
@@ -183,7 +194,9 @@ def test_compression_is_kept_only_where_it_helps() -> None:
 
 
 def test_every_flipped_bit_of_a_node_is_found() -> None:
-    for value in (sample(3), node_value(build_bodies([b"aaaa"] * 600)[0], 0, 1)):
+    signed = node_value(build_bodies([(b"a%d" % (i % 3), b"bbb") for i in range(500)])[0], 0, 1)
+    assert decode_header(signed, "node").signature
+    for value in (sample(3), node_value(build_bodies([b"aaaa"] * 600)[0], 0, 1), signed):
         decode_node(value, "node")
         for at in range(len(value)):
             for bit in (1, 128):
@@ -200,7 +213,9 @@ def test_every_truncation_of_a_node_is_found() -> None:
             decode_node(value[:end], "node")
 
 
-def forged(flags: int, count: int, body: bytes, raw_bytes: int | None = None) -> bytes:
+def forged(
+    flags: int, count: int, body: bytes, raw_bytes: int | None = None, *, signature: int = 0
+) -> bytes:
     """A node whose checksums are right and whose content need not be."""
     head = struct.pack(
         "<BBHIQqIIQ",
@@ -214,7 +229,8 @@ def forged(flags: int, count: int, body: bytes, raw_bytes: int | None = None) ->
         len(body),
         xxhash.xxh3_64_intdigest(body),
     )
-    return head + struct.pack("<II", zlib.crc32(head), 0) + body
+    covered = head + struct.pack("<I", signature) if signature else head
+    return head + struct.pack("<II", zlib.crc32(covered), signature) + body
 
 
 def u32(*values: int) -> bytes:
@@ -242,6 +258,9 @@ def u32(*values: int) -> bytes:
         (forged(LINK | UNIFORM_TIME, 1, bytes(24)), "a link where columns are needed"),
         (forged(0x81, 1, bytes(8)), "a hole with a body"),
         (forged(0x14 | UNIFORM_TIME, 1, u32(0, 0) + u32(0, 0)), "validity needs 1 bytes"),
+        (forged(UNIFORM_TIME, 1, u32(0, 0), signature=1), "signature of tags that are not there"),
+        (forged(LINK | UNIFORM_TIME, 1, bytes(24), signature=1), "tags that are not there"),
+        (forged(HOLE | UNIFORM_TIME, 1, b"", signature=1), "tags that are not there"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -273,3 +292,72 @@ def test_a_body_can_be_given_another_header_without_opening_it() -> None:
     value = node_value(body, 0, 0)
     assert decode_body(decode_header(value, "node"), value, "node") == body
     assert len(value) == HEADER_BYTES + len(body.stored)
+
+
+# ---- signatures -------------------------------------------------------------------------------
+
+
+def header_of(*tags: bytes, signature: int = 0) -> Header:
+    body = build_body(
+        len(tags),
+        column([b"x"] * len(tags), "data"),
+        tags=column(tags, "tag") if any(tags) else None,
+        signature=signature,
+    )
+    return decode_header(node_value(body, 0, 0), "node")
+
+
+def test_a_signature_has_the_bit_of_each_tag() -> None:
+    assert tag_signature([b"u1"]) == 1 << xxhash.xxh3_64_intdigest(b"u1") % 32
+    both = tag_signature([b"u1"]) | tag_signature([b"u2"])
+    assert tag_signature([b"u1", b"u2"]) == both
+    assert tag_signature([b"t%d" % i for i in range(SIGNATURE_TAGS_MAX + 1)]) == ANY_TAG
+
+
+def test_a_node_may_hold_what_its_signature_does_not_rule_out() -> None:
+    others = [
+        b"t%d" % i for i in range(200) if tag_signature([b"t%d" % i]) != tag_signature([b"a"])
+    ]
+    signed = header_of(b"a", b"a", signature=tag_signature([b"a"]))
+    assert may_hold(signed, {b"a"})
+    assert may_hold(signed, {b"a", *others[:3]})
+    assert not may_hold(signed, set(others[:3]))
+    assert not may_hold(signed, {b""})
+    unsigned = header_of(b"a", b"a")
+    assert may_hold(unsigned, {b"z"})
+    without = header_of(b"", b"")
+    assert (may_hold(without, {b"a"}), may_hold(without, {b"a", b""})) == (False, True)
+    link = decode_header(link_value(StagedId(1, 2, 3), first=0, count=2, time_ms=0), "link")
+    assert may_hold(link, {b"a"})
+    hole = decode_header(hole_value(first=0, count=2, time_ms=0), "hole")
+    assert not may_hold(hole, {b"a", b""})
+
+
+@pytest.mark.parametrize("distinct", [1, 5, SIGNATURE_TAGS_MAX, SIGNATURE_TAGS_MAX + 1, 900])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_a_large_batch_gets_the_signature_of_its_tags(distinct: int, grouped: bool) -> None:
+    tags = [b"tag-%d" % (i % distinct) for i in range(900)]
+    tags = sorted(tags) if grouped else tags
+    (body,) = build_bodies([(tag, b"data") for tag in tags])
+    assert body.signature == tag_signature(set(tags))
+    table = pa.table({"data": [b"data"] * 900, "tag": tags})
+    assert build_bodies(table) == [body]
+
+
+def test_nothing_is_computed_for_small_batches_and_without_tags() -> None:
+    assert build_bodies([(b"a", b"x")] * 10)[0].signature == 0
+    assert build_bodies([b"x"] * 1000)[0].signature == 0
+    assert build_bodies([(b"", b"x")] * 1000)[0].signature == 0
+
+
+def test_a_signature_goes_where_its_body_goes() -> None:
+    (body,) = build_bodies([(b"a", b"x")] * 600)
+    assert body.signature
+    value = node_value(body, 5, 6)
+    assert decode_body(decode_header(value, "node"), value, "node").signature == body.signature
+    again = decode_header(decode_node(value, "node").value(), "node")
+    assert (again.signature, again.flags & (TAGS | ZSTD)) == (body.signature, TAGS)
+    link = decode_header(link_value(StagedId(1, 2, 3), first=50, count=600, time_ms=9), "link")
+    linked = linked_header(link, node_value(body, 0, 0, fragment=True), "staged")
+    assert (linked.first, linked.time_ms, linked.signature) == (50, 9, body.signature)
+    assert linked.flags & FRAGMENT

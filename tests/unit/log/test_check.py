@@ -75,7 +75,7 @@ async def test_a_sound_store_has_no_findings_and_is_counted() -> None:
         (staged_key(1, 0, 0), None, "its staged node is missing"),
         (staged_key(1, 0, 0), NODE, "count is 1000, its link says 1"),
         (staging_key(1), None, "its staged node is missing"),
-        (staging_key(1), b"\x01\x09", "phase"),
+        (staging_key(1), b"\x02\x09", "phase"),
         (staged_key(2, 5, 0), None, "node 0 of writer 5 is missing"),
         (staged_key(2, 5, 0), NODE, "1000 entries, its staging says 2"),
         (staged_key(2, 5, 1), NODE, "no staging counts it"),

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -131,3 +133,44 @@ async def test_a_large_punch_is_cut_into_steps() -> None:
     assert steps == 3
     assert [data is None for data in await data_of(driver, S)] == [True, False] * 12
     assert await check_log(driver.store) == []
+
+
+class Compared(int):
+    """An offset that counts how often it is compared."""
+
+    count = 0
+
+    def __lt__(self, other: int) -> bool:
+        Compared.count += 1
+        return int(self) < int(other)
+
+
+async def test_the_work_grows_with_the_offsets_not_with_offsets_times_nodes() -> None:
+    driver = await LogDriver.open()
+    for _ in range(200):
+        await driver.append(S, [b"x"] * 10)
+    offsets = [Compared(offset) for offset in range(2000)]
+    Compared.count = 0
+    step, left = await plan_holes(driver.store, await shown(driver), offsets)
+    assert step is not None
+    assert left == []
+    assert Compared.count < 10 * len(offsets)
+
+
+async def test_others_have_their_turn_between_two_nodes() -> None:
+    driver = await LogDriver.open()
+    for _ in range(20):
+        await driver.append(S, [b"x"] * 10)
+    state = await shown(driver)
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.ensure_future(count())
+    await plan_holes(driver.store, state, range(200))
+    other.cancel()
+    assert turns >= 20

@@ -13,7 +13,14 @@ from penstock.log.evict import delete_step, evict_step
 from penstock.log.fold import plan_fold
 from penstock.log.link import link_step
 from penstock.log.merge import plan_merge
-from penstock.log.read import Message, read, read_nodes, to_arrow
+from penstock.log.read import (
+    Message,
+    entries_in_steps,
+    entries_of,
+    read,
+    read_nodes,
+    to_arrow,
+)
 from penstock.log.staging import begin_step, stage_step
 from penstock.log.state import LogState
 from unit.log.driver import LogDriver, stream
@@ -32,6 +39,19 @@ async def filled(count: int, batch: int = 1000) -> tuple[LogDriver, LogState]:
 
 def data(messages: list[Message | None]) -> list[int | None]:
     return [None if message is None else int(message.data) for message in messages]
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize(("low", "high"), [(0, 2500), (0, 900), (3, 1500), (1700, 1700)])
+async def test_entries_made_in_steps_are_the_same(low: int, high: int, reverse: bool) -> None:
+    driver, _ = await filled(2500, 700)
+    await driver.do(evict_step(S, up_to=899))
+    state = await driver.state(S)
+    assert state is not None
+    pieces = [piece async for piece in read_nodes(driver.store, state, low, high)]
+    found = await entries_in_steps(pieces, low, high, reverse=reverse)
+    assert found == entries_of(pieces, low, high, reverse=reverse)
+    assert len(found) == high - low
 
 
 async def test_a_message_has_offset_tag_data_time_and_meta() -> None:

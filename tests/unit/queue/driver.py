@@ -7,8 +7,9 @@ any two commits.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 from penstock.codec.keys import KeyType, prefix, prefix_end
@@ -27,21 +28,28 @@ from penstock.queue.flush import (
 )
 from penstock.queue.item import Item, PreparedBatch
 from penstock.queue.lease import (
-    Lease,
     ack_step,
     claim_step,
     extend_step,
     fail_step,
+    leases_of,
     release_step,
 )
 from penstock.queue.page import Page
 from penstock.queue.publish import publish_step
+from penstock.queue.receipt import LEASE
 from penstock.queue.state import QueueState, load_page, load_queue, queue_name
 from penstock.queue.stats import Stats, stats_step
 from penstock.store.memory import MemoryDisk
 from unit.log.driver import LogDriver
 
 Q = queue_name("q")
+
+
+class Lease(NamedTuple):
+    queue: int
+    message_id: int
+    number: int
 
 
 class QueueDriver(LogDriver):
@@ -66,22 +74,19 @@ class QueueDriver(LogDriver):
     async def claim(self, count: int, name: str = "q", **options: Any) -> list[Lease]:
         step = claim_step(queue_name(name), count, **({"consumer": "me"} | options))
         claimed = await self.do(step)
-        return [
-            Lease(claimed.queue, int(entry["message_id"]), int(entry["lease_number"]))
-            for entry in claimed.entries
-        ]
+        return [Lease(*lease) for lease in leases_of(claimed.queue, claimed.entries).tolist()]
 
     async def ack(self, *leases: Lease, name: str = "q") -> list[bool]:
-        return list(await self.do(ack_step(queue_name(name), leases)))
+        return list(await self.do(ack_step(queue_name(name), np.array(list(leases), LEASE))))
 
     async def fail(self, *leases: Lease, **options: Any) -> list[bool]:
-        return list(await self.do(fail_step(Q, leases, **options)))
+        return list(await self.do(fail_step(Q, np.array(list(leases), LEASE), **options)))
 
     async def release(self, *leases: Lease) -> list[bool]:
-        return list(await self.do(release_step(Q, leases)))
+        return list(await self.do(release_step(Q, np.array(list(leases), LEASE))))
 
     async def extend(self, *leases: Lease, ms: int) -> list[bool]:
-        return list(await self.do(extend_step(Q, leases, ms)))
+        return list(await self.do(extend_step(Q, np.array(list(leases), LEASE), ms)))
 
     async def stats(self, name: str = "q") -> Stats:
         stats: Stats = await self.do(stats_step(queue_name(name)))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from typing import Any
+
 import pytest
 
-from penstock.codec.keys import KeyType
+from penstock.codec.keys import KeyType, Kind, config_key
 from penstock.codec.queueoperation import PageKind
-from penstock.errors import ConflictError, InvalidError, NotFoundError
+from penstock.errors import ConflictError, CorruptError, InvalidError, NotFoundError
+from penstock.log.catalogue import list_names
 from penstock.log.chores import plan_chore
+from penstock.log.decision import Decision, Step
 from penstock.queue.admin import (
     alter_step,
     configure_step,
@@ -15,6 +20,7 @@ from penstock.queue.admin import (
     delete_step,
     purge_step,
 )
+from penstock.queue.allqueues import load_all_queues
 from penstock.queue.item import Item
 from penstock.queue.lists import redrive_step
 from penstock.queue.state import queue_name
@@ -79,6 +85,31 @@ async def test_an_alteration_reaches_what_is_published_after_it() -> None:
     driver = await driver.restarted()
     await driver.publish(b"z")
     assert (await driver.stats()).routed == 1
+
+
+async def test_a_queue_that_is_deleted_while_all_are_read_is_none_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver = await QueueDriver.start()
+    await driver.create("r")
+
+    async def listed(store: Any, kind: Kind) -> AsyncIterator[Any]:
+        async for name, row in list_names(store, kind):
+            if name == "r":
+                await driver.delete("r")
+            yield name, row
+
+    monkeypatch.setattr("penstock.queue.allqueues.list_names", listed)
+    view = await driver.rows_alone()
+    assert list((await load_all_queues(view)).names.values()) == ["q"]
+
+
+async def test_a_queue_without_its_config_is_damage() -> None:
+    driver = await QueueDriver.start()
+    key = config_key((await driver.queue()).queue_id)
+    await driver.do(Step(lambda view, now: Decision(writes={key: None})))
+    with pytest.raises(CorruptError, match="its config is gone"):
+        await load_all_queues(await driver.rows_alone())
 
 
 async def test_purging_takes_what_is_available_and_in_flight_and_leaves_the_lists() -> None:

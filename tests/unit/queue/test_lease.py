@@ -12,10 +12,10 @@ from penstock.errors import InvalidError
 from penstock.queue.admin import alter_step
 from penstock.queue.expire import clear_step
 from penstock.queue.item import Item
-from penstock.queue.lease import Lease, claim_step
+from penstock.queue.lease import claim_step
 from penstock.queue.lists import read_attempts, redrive_step
 from penstock.queue.state import page_state_key, queue_name
-from unit.queue.driver import Q, QueueDriver, messages, small_pages
+from unit.queue.driver import Lease, Q, QueueDriver, messages, small_pages
 
 
 async def test_claims_come_by_priority_then_visible_at_then_id() -> None:

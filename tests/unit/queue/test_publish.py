@@ -45,6 +45,32 @@ async def test_a_uri_between_payloads_has_a_record_of_its_own() -> None:
     assert found == [(b"a", None), (b"b", None), (None, "s3://c"), (b"d", None)]
 
 
+@pytest.mark.parametrize(("name", "limit"), [("BLOCK_BYTES", 5), ("BLOCK_COUNT", 2)])
+async def test_a_block_has_a_size(monkeypatch: pytest.MonkeyPatch, name: str, limit: int) -> None:
+    monkeypatch.setattr(f"penstock.queue.publish.{name}", limit)
+    driver = await QueueDriver.start()
+    ids = await driver.publish(b"abc", b"de", b"f")
+    assert isinstance(await record(driver, ids[0]), PayloadBlock)
+    assert await record(driver, ids[2]) == BytesPayload(b"f")
+    contents = await read_contents(await driver.rows_alone(), ids, range(3))
+    assert [content and content.payload for content in contents] == [b"abc", b"de", b"f"]
+
+
+async def test_payloads_whose_ids_are_not_neighbours_share_no_block() -> None:
+    driver = await QueueDriver.start()
+    (known,) = await driver.publish(Item(b"x", dedup_id="d"))
+    first, between, last = await driver.do(reserve_step(3))
+    ids = await driver.publish(
+        Item(b"a", reserved=first),
+        Item(b"x", dedup_id="d", reserved=between),
+        Item(b"b", reserved=last),
+    )
+    assert ids == [first, known, last]
+    assert await record(driver, first) == BytesPayload(b"a")
+    assert await record(driver, last) == BytesPayload(b"b")
+    await driver.clean()
+
+
 async def test_a_spilled_payload_keeps_the_id_that_was_reserved_for_it() -> None:
     driver = await QueueDriver.start()
     numbers = await driver.do(reserve_step(3))
@@ -167,18 +193,17 @@ async def test_fresh_messages_are_found_by_offset_and_id_until_they_are_too_many
     items = list(messages(4))
     fresh.add(Published([7, 8], [0, 1], 0, 5), PreparedBatch(items[:2]))
     fresh.add(Published([7, 9], [1], 2, 6), PreparedBatch(items[2:]))
-    assert fresh.find(8, 1) is not None
-    assert fresh.find(7, 1) is None, "another message"
-    found = fresh.find(9, 2)
-    assert found is not None
-    assert (found.payload, found.received_at_ms) == (b"3", 6)
-    assert fresh.find(9, 3) is None
+    found = fresh.find([9, 8, 7, 7, 9, 9], [2, 1, 1, 0, 3, 2])
+    payloads = [None if content is None else content.payload for content in found]
+    assert payloads == [b"3", b"1", None, b"0", None, b"3"], "None: another message, or none"
+    assert [content.received_at_ms for content in found if content] == [6, 5, 5, 6]
     fresh.add(Published([10], [0], 3, 6), PreparedBatch(items[:1]))
-    assert fresh.find(8, 1) is None, "the oldest went"
-    assert fresh.find(10, 3) is not None
+    old, new = fresh.find([8, 10], [1, 3])
+    assert old is None, "the oldest went"
+    assert new is not None
     large = Item(b"", headers={"a": "x" * 2000})
     fresh.add(Published([11], [0], 4, 6), PreparedBatch([large]))
-    assert fresh.find(11, 4) is None, "headers count too"
+    assert fresh.find([11], [4]) == [None], "headers count too"
 
 
 async def test_an_empty_batch_stores_nothing() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from penstock.codec.keys import KeyType, prefix, prefix_end
 from penstock.codec.payload import PayloadBlock, decode_payload
 from penstock.log.catalogue import open_target
 from penstock.log.check import check_log
+from penstock.log.holes import plan_holes
 from penstock.log.pages import Tail
 from penstock.log.rowview import RowView
 from penstock.queue.check import check_queues
@@ -113,6 +115,25 @@ async def test_what_every_queue_is_done_with_goes_and_the_edge_moves(world: Worl
     assert await world.edge() == (16, 20), "it moves by whole pages of takers"
 
 
+async def test_what_is_evicted_at_once_gets_no_holes(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    punched: list[int] = []
+
+    async def planned(store: Any, log: Any, offsets: Sequence[int]) -> Any:
+        punched.extend(offsets)
+        return await plan_holes(store, log, offsets)
+
+    monkeypatch.setattr("penstock.broker.queuekeeping.plan_holes", planned)
+    await world.broker.queues.publish([Item(b"x")] * 20)
+    await world.work(18)
+    assert await world.edge() == (16, 20)
+    assert punched == [16, 17]
+    assert await world.living() == 2
+    await world.work(2)
+    assert await world.payloads() == {}
+
+
 async def test_a_block_is_written_anew_when_half_of_it_is_dead(world: World) -> None:
     ids = await world.broker.queues.publish([Item(b"%d" % i) for i in range(8)])
     await world.work(3)
@@ -157,6 +178,7 @@ async def test_messages_past_their_retention_go_after_a_grace(world: World) -> N
     world.clock.pass_ms(GRACE_MS)
     await world.upkeep()
     await world.clean()
+    assert await world.living() == 1
     left = await world.broker.queues.claim(Q, 5)
     assert [message.payload for message in left] == [b"y"]
     assert (await world.broker.queues.stats(Q)).expired == 1

@@ -30,6 +30,16 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
+async def test_each_receipt_has_its_own_answer(world: World) -> None:
+    queues = world.broker.queues
+    await queues.publish([Item(b"x")] * 2)
+    first, second = (message.receipt for message in await queues.claim(Q, 2))
+    forged = first[:-1] + ("0" if first[-1] != "0" else "1")
+    truths = await queues.ack(Q, ["", second, forged, first, second])
+    assert truths == [False, True, False, True, False]
+    assert (await queues.stats(Q)).acked == 2
+
+
 async def test_expiry_of_many_single_messages_takes_few_commits(world: World) -> None:
     for i in range(50):
         await world.broker.queues.publish([Item(b"%d" % i, retention_s=1)])

@@ -16,6 +16,7 @@ from penstock.errors import InvalidError
 from penstock.log.batch import build_bodies
 from penstock.log.catalogue import stream_name
 from penstock.log.read import Message
+from penstock.server.resp import streams
 from penstock.server.resp.commands import COMMANDS
 from penstock.server.resp.grammar import Request
 from penstock.server.resp.parsers import PARSERS
@@ -181,6 +182,66 @@ def test_what_no_piece_covers_and_what_is_dead_is_null() -> None:
         reply, calls = ask("TREAD k 8 8 REVERSE WITHINFO", found, protocol)
         assert reply == encode([[2, 9], *reversed(entries)], protocol)
         assert calls == [call("read_nodes", K, 8, 8, reverse=True, block_ms=0)]
+
+
+class Part(bytes):
+    """A part of a reply that counts how often it is measured."""
+
+    measured = 0
+
+    def __len__(self) -> int:
+        Part.measured += 1
+        return super().__len__()
+
+
+class Evicted:
+    """A stream of evicted entries alone."""
+
+    steps = 0
+
+    async def read_nodes(self, name: object, offset: int, step: int, **options: Any) -> FoundNodes:
+        self.steps += 1
+        low = max(offset + 1 - step, 0) if options["reverse"] else offset
+        return FoundNodes(STREAM, low, low + step, [])
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_read_of_evicted_entries_works_once_per_step_and_lets_others_have_their_turn(
+    reverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts: list[int] = []
+    encode_found = streams._encode_found
+
+    def counted(found: FoundNodes, request: Any, protocol: int) -> list[bytes]:
+        made = encode_found(found, request, protocol)
+        parts.append(len(made))
+        return [Part(part) for part in made]
+
+    monkeypatch.setattr(streams, "_encode_found", counted)
+    Part.measured = 0
+    turns = 0
+
+    async def read(count: int) -> bytes:
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        beside = asyncio.ensure_future(others())
+        words = f"TREAD k {count - 1 if reverse else 0} {count}{' REVERSE' * reverse}".split()
+        request = cast(Request, PARSERS["TREAD"]([word.encode() for word in words]))
+        reply = await run(request, cast(Streams, stream), 3, 1 << 30)
+        beside.cancel()
+        return reply
+
+    stream = Evicted()
+    count = 1_000_000
+    assert asyncio.run(read(count)) == b"*%d\r\n" % count + b"_\r\n" * count
+    assert stream.steps > 30
+    assert sum(parts) == stream.steps, "one part for a whole step"
+    assert Part.measured <= 2 * stream.steps, "each is measured once, not at every later step"
+    assert turns >= stream.steps - 1
 
 
 def test_a_full_read_has_time_and_meta() -> None:

@@ -446,7 +446,7 @@ async def test_a_group_moves_over_a_stream_of_holes() -> None:
 async def test_a_group_moves_over_very_many_holes_a_part_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(deliver, "NODES_MAX", 2)
+    monkeypatch.setattr(deliver, "LOOKED_NODES", 2)
     driver = await GroupDriver.open(5000)
     await driver.compact(range(4999))
     for offset in (1999, 3999):
@@ -502,6 +502,24 @@ async def test_an_answer_holds_a_bounded_number_of_bytes(monkeypatch: pytest.Mon
     assert [by_offset[offset] for offset in (3, 4, 5, 6, 7)] == [2, 2, 2, 1, 1]
     assert (await driver.info()).skipped == 0
     assert await offsets(8) == [6, 7]
+
+
+async def test_nothing_new_comes_before_what_is_due_and_did_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The count leaves room, the bytes do not: new entries would overtake those that are due."""
+    monkeypatch.setattr(deliver, "BYTES_MAX", 25)
+    driver = await GroupDriver.open()
+    await driver.log.append(S, [b"0123456789"] * 8)
+
+    async def offsets(count: int) -> list[int]:
+        return [m.offset for m in (await driver.deliver(count, retry_ms=10)).messages]
+
+    assert await offsets(3) == [0, 1, 2]
+    assert await offsets(2) == [3, 4]
+    driver.wait(10)
+    assert await offsets(8) == [0, 1, 2]
+    assert await offsets(8) == [3, 4, 5, 6, 7], "the bytes of each kind are counted apart"
 
 
 async def test_a_burial_is_bounded_in_bytes_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,22 +6,33 @@ from typing import Any
 
 import pytest
 
+from penstock.codec.group import GroupRow
 from penstock.codec.keys import KeyType
 from penstock.errors import ConflictError, CorruptError, InvalidError, NotFoundError
 from penstock.log.append import append_step
 from penstock.log.batch import build_bodies
+from penstock.log.decision import StateKey
 from penstock.log.pages import Tail
+from penstock.stream import groups
 from penstock.stream.ack import ack_step
 from penstock.stream.check import check_groups
 from penstock.stream.delete import delete_step
 from penstock.stream.deliver import MAX_PENDING, deliver_step
-from penstock.stream.group import group_name, list_groups, load_group
+from penstock.stream.group import (
+    GroupsState,
+    group_name,
+    groups_state_key,
+    list_groups,
+    load_group,
+    with_group,
+)
 from penstock.stream.groups import (
     GroupInfo,
     Pending,
     create_step,
     destroy_step,
     info_step,
+    infos_step,
     pending_step,
     set_step,
 )
@@ -229,6 +240,48 @@ async def test_the_pending_list_can_be_paged_through() -> None:
     assert await driver.pending(0, 0) == []
     assert [entry.offset for entry in await driver.pending(3, 3)] == [3, 4, 1501]
     assert await driver.pending(3000, 5) == []
+
+
+async def test_a_look_at_the_pending_list_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(groups, "COUNT_MAX", 5)
+    driver = await GroupDriver.open(10)
+    await driver.read(10, retry_ms=10)
+    assert [entry.offset for entry in await driver.pending(2, 1 << 60)] == [2, 3, 4, 5, 6]
+
+
+async def test_those_that_are_gone_are_left_out_of_a_look_at_many() -> None:
+    driver = await GroupDriver.open(3)
+    for name in (b"a", b"b"):
+        await driver.create(name)
+    found = await driver.log.do(infos_step(S, [b"a", b"gone", b"b"]))
+    assert [info.name for info in found] == ["a", "b"]
+    assert await driver.log.do(infos_step(stream("none"), [b"a"])) == []
+
+
+class Compared(bytes):
+    """A name that counts how often it is compared."""
+
+    times = 0
+
+    def __lt__(self, other: bytes) -> bool:
+        Compared.times += 1
+        return bytes(self) < bytes(other)
+
+
+def test_a_group_joins_the_list_of_its_stream_without_a_look_at_the_others() -> None:
+    row = GroupRow(1, 5, "")
+    rows: dict[bytes, GroupRow] = {Compared(b"%d" % n): row for n in range(100)}
+
+    class View:
+        def state(self, key: StateKey) -> GroupsState:
+            return GroupsState(dict(rows))
+
+    shows: Any = View()
+    made = with_group(shows, 7, Compared(b"new"), row)
+    assert made == {groups_state_key(7): GroupsState({**rows, b"new": row})}
+    gone = with_group(shows, 7, Compared(b"5"), None)
+    assert gone == {groups_state_key(7): GroupsState({k: row for k in rows if k != b"5"})}
+    assert Compared.times == 0
 
 
 def test_the_pending_list_is_not_asked_backwards() -> None:

@@ -7,6 +7,7 @@ Not here     what a command does: housekeeping.py (answered at once), streams.py
 
 from __future__ import annotations
 
+from penstock.server.resp.bulk_commands import BULK_COMMANDS
 from penstock.server.resp.command import ALL_KEYS, NO_KEYS, ONE_KEY, Command
 from penstock.server.resp.queue_commands import QUEUE_COMMANDS
 
@@ -124,7 +125,9 @@ _TABLE = (
     Command("TDEL", -2, ("write",), ALL_KEYS, "stream", "Deletes streams.", "key [key …]"),
 )  # fmt: skip
 
-COMMANDS: dict[str, Command] = {command.name: command for command in (*_TABLE, *QUEUE_COMMANDS)}
+COMMANDS: dict[str, Command] = {
+    command.name: command for command in (*_TABLE, *QUEUE_COMMANDS, *BULK_COMMANDS)
+}
 
 
 def key_positions(command: Command, count: int) -> list[int]:

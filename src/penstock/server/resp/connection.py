@@ -10,7 +10,7 @@ Bounds       Reading pauses while too much waits; a client that does not read it
              buffer, no timer.
 Errors       A PenstockError is a reply. Anything else is a bug: it is logged with its traceback,
              answered with `-ERR internal error`, and the connection and the server go on.
-Not here     what commands do (housekeeping.py, streams.py, queues.py), listening
+Not here     what commands do (housekeeping.py, streams.py, queues.py, bulk.py), listening
              (server/serve.py).
 """
 
@@ -25,7 +25,8 @@ import msgspec
 
 from penstock.codec.resp import STRANGER, Parser, error
 from penstock.errors import PenstockError
-from penstock.server.resp import housekeeping, queues, streams
+from penstock.server.resp import bulk, housekeeping, queues, streams
+from penstock.server.resp.bulk_grammar import BulkRequest
 from penstock.server.resp.commands import COMMANDS, Command
 from penstock.server.resp.errors import INTERNAL, encode_error, unknown_command
 from penstock.server.resp.grammar import Read, ReadGroup, Request, parse_write
@@ -505,11 +506,13 @@ class Connection(asyncio.Protocol):
             counts.internal_errors += 1
             return INTERNAL
 
-    async def _ask(self, request: Request | QueueRequest) -> bytes:
+    async def _ask(self, request: Request | QueueRequest | BulkRequest) -> bytes:
         server = self.server
         broker, limit = server.broker, server.limits.output_bytes
         if isinstance(request, QueueRequest):
             return await queues.run(request, broker.queues, self.protocol, limit, self._is_gone)
+        if isinstance(request, BulkRequest):
+            return await bulk.run(request, broker.bulk, self.protocol)
         return await streams.run(request, broker.streams, self.protocol, limit)
 
     def _is_gone(self) -> bool:

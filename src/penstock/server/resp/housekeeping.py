@@ -17,6 +17,7 @@ from fnmatch import fnmatchcase
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from penstock.broker.progress import progress_row
 from penstock.codec.resp import OK, Reply, Simple, bulk, encode, error
 from penstock.errors import InvalidError
 from penstock.server.resp.commands import COMMANDS, Command, key_positions
@@ -558,6 +559,10 @@ def _sections(server: Server) -> dict[str, Callable[[], Rows]]:
     def about_replication() -> Rows:
         return {"role": "master", "connected_slaves": 0, "master_repl_offset": 0}
 
+    def about_spark() -> Rows:
+        told = enumerate(broker.bulk.told())
+        return {f"{progress.kind}_{i}": progress_row(progress) for i, progress in told}
+
     return {
         "server": about_server,
         "clients": about_clients,
@@ -565,6 +570,7 @@ def _sections(server: Server) -> dict[str, Callable[[], Rows]]:
         "persistence": about_persistence,
         "stats": about_stats,
         "replication": about_replication,
+        "spark": about_spark,
         # Counting the streams takes a scan: DBSIZE does that.
         "keyspace": dict,
     }

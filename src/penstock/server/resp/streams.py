@@ -4,7 +4,8 @@ Contract     `run(request, streams, protocol, reply_bytes_max)` awaits the answe
              Errors are PenstockErrors; who calls puts them on the wire. Entries go from the node's
              columns to the reply without an object each.
 Bounds       A plain read is asked for in steps, and one that would exceed `reply_bytes_max` is
-             refused: a client that asks for everything must not take the server's memory.
+             refused: a client that asks for everything must not take the server's memory, nor its
+             time: others have their turn between two steps.
 Not here     the words of a command (grammar.py), order and waiting (connection.py).
 """
 
@@ -15,6 +16,7 @@ from typing import assert_never
 
 from penstock.broker.answers import FoundNodes, StreamInfo
 from penstock.broker.streams import Streams
+from penstock.clock import give_way
 from penstock.codec.node import Body, Node
 from penstock.codec.resp import (
     NULL,
@@ -172,8 +174,9 @@ async def _read(request: Read, streams: Streams, protocol: int, reply_bytes_max:
             request.name, offset, step, reverse=request.reverse, block_ms=block_ms
         )
         info = info or found.info
-        parts += _encode_found(found, request, protocol)
-        size = sum(map(len, parts))
+        more = _encode_found(found, request, protocol)
+        parts += more
+        size += sum(map(len, more))
         _check_size(size, reply_bytes_max)
         got = found.high - found.low
         found_count += got
@@ -185,6 +188,7 @@ async def _read(request: Read, streams: Streams, protocol: int, reply_bytes_max:
             break
         step = min(left, STEP_ENTRIES_MAX, max(1, STEP_BYTES * found_count // max(size, 1)))
         block_ms = 0
+        await give_way()  # a long read is not everybody's
     head = b"*%d\r\n" % (found_count + request.withinfo)
     if request.withinfo:
         head += _encode_edges(info.first, info.last)
@@ -204,19 +208,20 @@ def _encode_edges(low: int, high: int) -> bytes:
 
 
 def _encode_found(found: FoundNodes, request: Read, protocol: int) -> list[bytes]:
-    """One element per offset; several of them may share a part, unless the order is reversed."""
+    """One element per offset; several of them may share a part, unless the order is reversed and
+    they differ."""
     null = NULL[protocol]
     parts: list[bytes] = []
     at = found.low
     for node, start, stop in found.pieces:
         # What no piece covers was evicted.
-        parts += [null] * (node.first + start - at)
+        parts.append(null * (node.first + start - at))
         if request.reverse or node.alive() is not None:
             parts += _encode_each(node, start, stop, request.full, protocol)
         else:
             parts.append(_encode_columns(node, start, stop, request.full, protocol))
         at = node.first + stop
-    parts += [null] * (found.high - at)
+    parts.append(null * (found.high - at))
     if request.reverse:
         parts.reverse()
     return parts

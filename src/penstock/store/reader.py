@@ -1,0 +1,62 @@
+"""A location as a checkpoint pinned it, for processes that only read.
+
+Contract     `open_reader(location, checkpoint_id)` needs no broker and disturbs none: what it shows
+             is the state of the checkpoint, in every process and for as long as the checkpoint is
+             kept, whatever is written, merged or removed meanwhile. The broker makes checkpoints,
+             renews and drops them (port.py).
+Errors       NotFoundError: there is no such location, or the checkpoint has expired or was dropped,
+             maybe while it was read. CorruptError: a table is missing, short or damaged.
+             InvalidError for memory://, which other processes cannot see.
+Not here     what the rows mean, and their own checksums: log/columns.py.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from penstock.errors import CorruptError, InvalidError, NotFoundError, UnavailableError
+from penstock.store.folder import require_location
+from penstock.store.location import bucket_place, folder_of, nothing_written
+from penstock.store.opening import check_tables
+from penstock.store.port import Reader
+from penstock.store.slate import Place, SlateReader, writer_epoch
+
+
+async def open_reader(location: str, checkpoint_id: str) -> Reader:
+    if location.startswith("memory://"):
+        raise InvalidError(
+            f"{location} is in the memory of one process", hint="read it there, without checkpoint"
+        )
+    folder = folder_of(location)
+    with nothing_written():
+        try:
+            if folder is not None:
+                return await _open_folder(folder, checkpoint_id)
+            return await _open_bucket(location, checkpoint_id)
+        except OSError as error:
+            raise UnavailableError(f"{location}: {error.strerror or error}") from error
+
+
+async def _open_folder(folder: Path, checkpoint_id: str) -> Reader:
+    require_location(folder)
+    reader = await SlateReader.open(Place.folder(folder / "store"), checkpoint_id)
+    try:
+        check_tables(await reader.tables(), folder)
+    except CorruptError as error:
+        judged = await reader.judged(error)
+        await reader.close()
+        raise judged from error
+    return reader
+
+
+async def _open_bucket(location: str, checkpoint_id: str) -> Reader:
+    place = bucket_place(location)
+    try:
+        return await SlateReader.open(place, checkpoint_id)
+    except CorruptError:
+        # Asked only now: every opening of every task would pay for the question.
+        if await writer_epoch(place) == 0:
+            raise NotFoundError(
+                f"{location}: there is no Penstock location", hint="check the location"
+            ) from None
+        raise
