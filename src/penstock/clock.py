@@ -44,6 +44,11 @@ class SystemClock:
         await asyncio.sleep(seconds)
 
 
+async def give_way() -> None:
+    """Let everything else run first that is ready on this loop: between two pieces of long work."""
+    await asyncio.sleep(0)
+
+
 def perf_counter() -> float:
     """Seconds of the finest clock there is, for measuring; only differences mean anything."""
     return time.perf_counter()

@@ -25,6 +25,7 @@ from penstock.cli.demo import (
     read_lines,
     result_table,
     share_table,
+    spark_table,
     write_and_kill,
 )
 from penstock.cli.demo_entries import (
@@ -39,6 +40,8 @@ from penstock.cli.demo_entries import (
 from penstock.cli.demo_entries import compare as compare_entries
 from penstock.cli.demo_jobs import JobsResult
 from penstock.cli.demo_share import ShareResult
+from penstock.cli.demo_spark import SparkResult
+from penstock.cli.demo_spark import compare as compare_orders
 from penstock.cli.figures import disk_bytes, file_system, memory_bytes, percentile
 from penstock.cli.output import print_json
 from penstock.cli.payloads import Payload, make_batches
@@ -463,6 +466,20 @@ def test_jobs_must_be_done_or_failed_and_each_once() -> None:
     assert {"lost", "done twice", "too many attempts", "98", "9"} <= set(cells)
 
 
+def test_what_comes_out_of_spark_must_be_what_went_in_in_its_order() -> None:
+    def compared(*found: bytes) -> SparkResult:
+        return compare_orders([b"1", b"2", b"3"], list(found), 1, 9.0)
+
+    assert compared(b"1", b"2", b"3").kept
+    assert compared(b"1", b"3").lost == 1
+    assert compared(b"1", b"2", b"2", b"3").duplicated == 1
+    assert compared(b"1", b"2", b"3", b"4").wrong == 1
+    assert compared(b"1", b"3", b"2").wrong == 1
+    table = spark_table(compared(b"1", b"3"))
+    cells = [str(cell) for column in table.columns for cell in column.cells]
+    assert {"lost", "duplicated", "wrong", "2", "1"} <= set(cells)
+
+
 def test_the_demo_table_names_every_count() -> None:
     result = DemoResult(
         kills=5,
@@ -471,6 +488,7 @@ def test_the_demo_table_names_every_count() -> None:
         reopen_ms=[1.0, 12.0],
         share=shared(),
         jobs=jobs(),
+        spark=None,
     )
     cells = [str(cell) for column in result_table(result).columns for cell in column.cells]
     assert {"lost", "reused offsets", "duplicated", "torn batches", "damaged"} <= set(cells)
@@ -487,6 +505,7 @@ def test_a_broken_promise_ends_the_demo_with_1(
         reopen_ms=[1.0],
         share=shared(),
         jobs=jobs(),
+        spark=None,
     )
     monkeypatch.setattr("penstock.cli.demo.run", lambda *_, **__: broken)
     assert run_main("demo", "--json") == 1
@@ -503,6 +522,7 @@ def test_the_demo_kills_real_writers_and_nothing_is_lost(tmp_path: Path) -> None
     assert len(result["reopen_ms"]) == len(result["share"]["takeover_ms"]) == 2
     assert result["share"]["verdict"]["acknowledged"] > 100
     assert result["jobs"]["done"] > 800
+    assert result["spark"]["found"] == result["spark"]["written"] > 0
     assert result["verdict"]["found"] >= result["verdict"]["acknowledged"] >= 40
     assert list(tmp_path.iterdir()) == []
 

@@ -14,6 +14,7 @@ from penstock.cli.bench_append import CASES, AppendCase, AppendResult
 from penstock.cli.bench_log import LogResult, measure_log
 from penstock.cli.bench_peers import require_redis
 from penstock.cli.bench_queue import OURS, QueueCase, QueueResult, measure_queues
+from penstock.cli.bench_spark import SparkResult, measure_spark
 from penstock.cli.bench_stream import STREAM_CASES, StreamResult, measure_streams
 from penstock.cli.options import Folder, Json
 from penstock.cli.output import print_json, progress_bars, result_console
@@ -191,6 +192,53 @@ def backlog_table(result: QueueResult) -> Table:
         table.add_column(name, justify="right")
     for row in result.backlogs:
         table.add_row(f"{row.messages:,}", f"{row.p50_ms:.2f} ms", mib(row.rss_bytes))
+    return table
+
+
+@app.command(name="spark")
+def spark(
+    rows: Annotated[int, typer.Option(min=100_000, help="Entries that are read.")] = 10_000_000,
+    turns: Annotated[int, typer.Option(min=1, help="How often both sides take turns.")] = 3,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """A stream read into Spark, beside the same rows in Parquet.
+
+    On two cores of this machine, in new folders inside the current one or --folder, which are
+    removed afterwards. Needs penstock[spark].
+    """
+    work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
+    try:
+        with progress_bars() as bars:
+            task = bars.add_task("bench spark", total=None, note="")
+            result = measure_spark(
+                work, rows=rows, turns=turns, report=lambda note: bars.update(task, note=note)
+            )
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if as_json:
+        print_json(result)
+    else:
+        result_console().print(spark_table(result))
+
+
+def spark_table(result: SparkResult) -> Table:
+    table = Table(
+        title=f"{result.rows:,} entries of 100 B in Spark, local[2]",
+        caption="parquet: the same rows, zstd, read by Spark in the same run",
+    )
+    table.add_column("what")
+    for name in ("penstock", "parquet", "ratio", "wanted"):
+        table.add_column(name, justify="right")
+    for case in result.cases:
+        table.add_row(
+            case.name,
+            f"{case.ours:,.0f} rows/s",
+            f"{case.parquet:,.0f} rows/s" if case.parquet else "",
+            f"{case.ratio:.2f}x" if case.ratio else "",
+            f"at least {case.wanted:g}x and {case.wanted_rows or 0:,.0f} rows/s",
+            style=None if case.met else "red",
+        )
     return table
 
 

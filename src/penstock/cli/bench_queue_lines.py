@@ -21,6 +21,8 @@ from penstock.clock import perf_counter
 PREFETCH = 300
 #: Long enough that nothing falls due during a run.
 LEASE_SECONDS = 3600
+#: Where these stand in a row of QUEUE.CLAIM.
+_PAYLOAD, _RECEIPT = 1, 6
 
 
 class Line(Protocol):
@@ -80,9 +82,9 @@ class RespLine:
 
     def claim(self, count: int, *, least: int = 1, wait: float = 0.0) -> list[bytes]:
         waiting = ("WAIT", int(1000 * wait)) if wait else ()
-        found = self._call("QUEUE.CLAIM", self._queue, count, *waiting)
-        self._receipts = [message[b"receipt"] for message in found]
-        return [message[b"payload"] for message in found]
+        found = self._call("QUEUE.CLAIM", self._queue, count, *waiting, "ROWS")
+        self._receipts = [row[_RECEIPT] for row in found]
+        return [row[_PAYLOAD] for row in found]
 
     def ack(self) -> None:
         assert all(self._call("QUEUE.ACK", self._queue, *self._receipts))

@@ -2,9 +2,10 @@
 
 Contract     Real processes, a real SIGKILL, a real folder. First one that writes alone is killed,
              then several share a folder and the one that serves it is killed (demo_share.py), then
-             workers share out jobs and the same happens to them (demo_jobs.py). The
-             numbers come from comparing what the processes had acknowledged with what is read back;
-             exit 1 if any promise was broken.
+             workers share out jobs and the same happens to them (demo_jobs.py), then a stream goes
+             through Spark, whose driver is killed (demo_spark.py). The numbers come from comparing
+             what the processes had acknowledged with what is read back; exit 1 if any promise was
+             broken.
 Not here     Power loss: a kill leaves the operating system's cache alone. The power-loss suite
              (`make test-slow`) covers that.
 """
@@ -31,6 +32,7 @@ import penstock
 from penstock.cli.demo_entries import Acknowledged, Verdict, compare, decode_acknowledged
 from penstock.cli.demo_jobs import JobsResult, share_jobs
 from penstock.cli.demo_share import ShareResult, share
+from penstock.cli.demo_spark import SparkResult, has_spark, through_spark
 from penstock.cli.demo_writer import STREAM
 from penstock.cli.options import Folder, Json
 from penstock.cli.output import print_json, progress_bars, result_console
@@ -45,6 +47,8 @@ HINT = "try another --folder, or again when the machine is less busy"
 WRITES_MIN, WRITES_MAX = 20, 147
 #: Processes that share a folder.
 MEMBERS = 3
+#: A driver takes some seconds to start.
+SPARK_KILLS = 1
 
 
 class DemoResult(msgspec.Struct, frozen=True):
@@ -54,6 +58,7 @@ class DemoResult(msgspec.Struct, frozen=True):
     reopen_ms: list[float]  # after each kill
     share: ShareResult
     jobs: JobsResult
+    spark: SparkResult | None  # None: it is not installed
 
 
 def demo(
@@ -74,6 +79,10 @@ def demo(
         console.print(result_table(result))
         console.print(share_table(result.share))
         console.print(jobs_table(result.jobs))
+        if result.spark is None:
+            console.print("Spark is not installed: pip install 'penstock[spark]' shows more")
+        else:
+            console.print(spark_table(result.spark))
     if not result.kept:
         raise typer.Exit(1)
 
@@ -83,7 +92,8 @@ def run(work: Path, *, kills: int) -> DemoResult:
     acknowledged: list[Acknowledged] = []
     reopen_ms: list[float] = []
     with progress_bars() as bars:
-        task = bars.add_task("demo", total=3 * kills, note="")
+        spark_kills = SPARK_KILLS if has_spark() else 0
+        task = bars.add_task("demo", total=3 * kills + spark_kills, note="")
         for round_ in range(kills):
             bars.update(task, note=f"round {round_ + 1}: writing")
             acknowledged += write_and_kill(work, location, round_, writes=unforeseen_writes())
@@ -103,14 +113,16 @@ def run(work: Path, *, kills: int) -> DemoResult:
 
         shared = share(work, members=MEMBERS, kills=kills, report=report)
         jobs = share_jobs(work, workers=MEMBERS, kills=kills, report=report)
+        spark = through_spark(work, kills=spark_kills, report=report) if spark_kills else None
     verdict = compare(acknowledged, found)
     return DemoResult(
         kills=kills,
         verdict=verdict,
-        kept=verdict.kept and shared.kept and jobs.kept,
+        kept=verdict.kept and shared.kept and jobs.kept and (spark is None or spark.kept),
         reopen_ms=reopen_ms,
         share=shared,
         jobs=jobs,
+        spark=spark,
     )
 
 
@@ -225,6 +237,26 @@ def jobs_table(result: JobsResult) -> Table:
     ):
         table.add_row(name, f"{count:,}", meaning, style="bold red" if count else "green")
     table.add_row("claimed again", f"{result.again:,}", "its worker was killed, or it is poison")
+    return table
+
+
+def spark_table(result: SparkResult) -> Table:
+    kills = "once" if result.kills == 1 else f"{result.kills} times"
+    table = Table(
+        title=f"A stream through Spark in {result.seconds:.0f} s; its driver and workers are"
+        f" killed {kills}"
+    )
+    table.add_column("orders")
+    table.add_column("count", justify="right")
+    table.add_column("")
+    table.add_row("in", f"{result.written:,}", "written to the stream that Spark reads")
+    table.add_row("out", f"{result.found:,}", "found in the stream that Spark writes")
+    for name, count, meaning in (
+        ("lost", result.lost, "went in, did not come out"),
+        ("duplicated", result.duplicated, "came out more than once"),
+        ("wrong", result.wrong, "came out as something else, or in another order"),
+    ):
+        table.add_row(name, f"{count:,}", meaning, style="bold red" if count else "green")
     return table
 
 

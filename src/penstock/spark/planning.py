@@ -1,0 +1,208 @@
+"""Which tasks read what: edges, filters and ranges become parts. Nothing of Spark but its filters.
+
+Contract     `resolve` turns a starting or ending offset of the options into an offset. `plan_log`
+             cuts a range into parts along the borders of full nodes. A large read pins a
+             checkpoint, and its tasks read the store themselves; a small one, and the tail of a
+             streaming one, asks the broker: that spares a flush and an opening of the store.
+Parts        are plain values that travel to other processes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import pairwise
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from penstock.broker.bulk import Checkpoint, LogSize
+from penstock.client.bulk import Bulk
+from penstock.errors import InvalidError
+from penstock.log.batch import NODE_ENTRIES
+from penstock.queue.statecolumns import PageRange
+from penstock.spark.options import Edge, ReadOptions, Source
+
+#: A read that is not larger comes through the broker.
+DIRECT_BYTES = 8 << 20
+#: Enough work for a second task.
+WORTH_ROWS = 100_000
+#: While nobody renews it; tasks do, as long as they read.
+CHECKPOINT_MS = 15 * 60_000
+OFFSET_MAX = (1 << 63) - 1
+
+
+class Part(InputPartition):
+    """What one task reads: offsets low <= offset < high, or some pages of a queue."""
+
+    def __init__(
+        self,
+        read: str,
+        number: int,
+        low: int = 0,
+        high: int = 0,
+        *,
+        log_id: int = 0,
+        checkpoint: Checkpoint | None = None,
+        pages: PageRange | None = None,
+    ) -> None:
+        super().__init__(number)
+        self.read = read  # the id of the whole read
+        self.number = number
+        self.low, self.high = low, high
+        self.log_id = log_id
+        self.checkpoint = checkpoint  # None: ask the broker
+        self.pages = pages
+
+
+@dataclass
+class Chosen:
+    """What filters leave of a log, as far as they can be used."""
+
+    low: int = 0
+    high: int = OFFSET_MAX
+    tags: frozenset[bytes] | None = None
+    time_low_ms: int | None = None
+    time_high_ms: int | None = None
+    #: Filters that Spark must look at again.
+    left: list[Filter] = field(default_factory=list)
+
+    def add(self, source: Source, each: Filter) -> None:
+        if source.kind == "queue" or not self._use(source, each):
+            self.left.append(each)
+
+    def _use(self, source: Source, each: Filter) -> bool:
+        """-> whether it is answered wholly; half is fine too, and then Spark does the rest"""
+        column = getattr(each, "attribute", ())
+        if column == ("offset",):
+            return self._offsets(each)
+        if column == ("tag",) and source.kind == "stream":
+            return self._tags(each)
+        if column == ("time",) and source.kind == "stream":
+            self._times(each)
+        return False
+
+    def _offsets(self, each: Filter) -> bool:
+        match each:
+            case EqualTo(value=int(n)) | EqualNullSafe(value=int(n)):
+                self.low, self.high = max(self.low, n), min(self.high, n + 1)
+            case GreaterThan(value=int(n)):
+                self.low = max(self.low, n + 1)
+            case GreaterThanOrEqual(value=int(n)):
+                self.low = max(self.low, n)
+            case LessThan(value=int(n)):
+                self.high = min(self.high, n)
+            case LessThanOrEqual(value=int(n)):
+                self.high = min(self.high, n + 1)
+            case _:
+                return False
+        return True
+
+    def _tags(self, each: Filter) -> bool:
+        match each:
+            case EqualTo(value=str(text)) | EqualNullSafe(value=str(text)):
+                texts: Sequence[object] = (text,)
+            case In(value=values):
+                texts = tuple(values)
+            case _:
+                return False
+        # A tag that is not UTF-8 is shown with this sign, which its bytes do not have.
+        sign = "\N{REPLACEMENT CHARACTER}"
+        if not all(isinstance(text, str) and sign not in text for text in texts):
+            return False
+        tags = frozenset(str(text).encode() for text in texts)
+        self.tags = tags if self.tags is None else self.tags & tags
+        return True
+
+    def _times(self, each: Filter) -> None:
+        value = getattr(each, "value", None)
+        if not isinstance(value, datetime):
+            return
+        us = _microseconds(value)
+        match each:
+            case EqualTo() | EqualNullSafe():
+                self._not_before(us)
+                self._not_after(us)
+            case GreaterThan() | GreaterThanOrEqual():
+                self._not_before(us)
+            case LessThan() | LessThanOrEqual():
+                self._not_after(us)
+
+    def _not_before(self, us: int) -> None:
+        self.time_low_ms = max(self.time_low_ms or 0, us // 1000)
+
+    def _not_after(self, us: int) -> None:
+        end_ms = us // 1000 + 1
+        self.time_high_ms = end_ms if self.time_high_ms is None else min(self.time_high_ms, end_ms)
+
+
+def _microseconds(time: datetime) -> int:
+    aware = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    since = aware - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
+
+
+def resolve(edge: Edge, bulk: Bulk, source: Source, size: LogSize) -> int:
+    match edge:
+        case "earliest":
+            return size.first
+        case "latest":
+            return size.next
+        case int():
+            return edge
+        case _:
+            return bulk.seek_time(source.log, _microseconds(edge) // 1000)
+
+
+def plan_log(
+    options: ReadOptions, bulk: Bulk, read: str, size: LogSize, low: int, high: int
+) -> list[Part]:
+    rows = high - low
+    if rows <= 0:
+        return []
+    checkpoint = None
+    if rows * size.mean_bytes > DIRECT_BYTES:
+        checkpoint = bulk.checkpoint(CHECKPOINT_MS)
+    edges = _edges(options, low, high)
+    return [
+        Part(read, i, start, stop, log_id=size.log_id, checkpoint=checkpoint)
+        for i, (start, stop) in enumerate(pairwise(edges))
+    ]
+
+
+def _edges(options: ReadOptions, low: int, high: int) -> list[int]:
+    rows = high - low
+    wanted = max(math.ceil(rows / options.rows_per_partition), options.min_partitions or 0)
+    if options.min_partitions is None and rows >= WORTH_ROWS:
+        wanted = max(wanted, 2)
+    step = math.ceil(rows / min(wanted, rows))
+    if step >= NODE_ENTRIES:
+        # Two tasks would both open the node that lies over a border.
+        step = math.ceil(step / NODE_ENTRIES) * NODE_ENTRIES
+    first = low if step < NODE_ENTRIES else low // NODE_ENTRIES * NODE_ENTRIES
+    inner = [edge for edge in range(first + step, high, step) if edge > low]
+    return [low, *inner, high]
+
+
+def check_lost(options: ReadOptions, low: int, first: int) -> int:
+    """What was evicted before it was read: an error, or how much it is. Messages that every queue
+    is done with leave their log in the course of things: those are only counted."""
+    lost = max(0, first - low)
+    if lost and options.fail_on_data_loss and options.source.kind == "stream":
+        raise InvalidError(
+            f"{lost:,} entries of {options.source} from offset {low} on are evicted; it begins at "
+            f"{first}",
+            hint="start there, keep more, or set failOnDataLoss to false to skip them",
+        )
+    return lost

@@ -1,0 +1,150 @@
+"""What a task does: its part becomes Arrow batches, from the store itself or through the broker.
+
+Contract     `read_part` gives the batches of one part and tells the broker what it read when it is
+             done (memory only: a report that is lost changes no row). A part of a log whose store
+             cannot be read here, because its checkpoint lapsed or it lies on another machine, goes
+             on through the broker from where it is. What is evicted is an error or is counted, as
+             `failOnDataLoss` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import suppress
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from penstock.broker import progress
+from penstock.broker.bulk import Wanted
+from penstock.client.bulk import Bulk
+from penstock.clock import SystemClock
+from penstock.errors import NotFoundError, PenstockError, UnavailableError
+from penstock.log.bulkread import read_at
+from penstock.log.columns import Counts, columns
+from penstock.log.state import LogRange
+from penstock.queue.messagecolumns import message_columns
+from penstock.queue.statecolumns import state_columns
+from penstock.spark.handles import database
+from penstock.spark.options import ReadOptions
+from penstock.spark.planning import CHECKPOINT_MS, Chosen, Part, check_lost
+from penstock.spark.schema import arrow_schema
+from penstock.spark.writer import BATCH_ID, QUERY_ID
+from penstock.store.objects import open_objects
+from penstock.store.port import Reader
+
+RENEW_SECONDS = 60.0
+BATCH_ROWS = 20_000
+
+
+def read_part(options: ReadOptions, chosen: Chosen, part: Part) -> Iterator[pa.RecordBatch]:
+    bulk = database(options.location).bulk
+    count = Counts(end=part.low)
+    schema = arrow_schema(options)
+    for batch in _batches(options, chosen, part, bulk, count):
+        check_lost(options, part.low, part.low + count.evicted)
+        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+    check_lost(options, part.low, part.low + count.evicted)
+    _tell(bulk, options, part, count)
+
+
+def _tell(bulk: Bulk, options: ReadOptions, part: Part, count: Counts) -> None:
+    context = TaskContext.get()
+    query = context and context.getLocalProperty(QUERY_ID)
+    batch = context and context.getLocalProperty(BATCH_ID)
+    report = progress.Part(
+        read=part.read,
+        source=str(options.source),
+        part=part.number,
+        rows=count.rows,
+        bytes=count.bytes,
+        nodes=count.nodes,
+        skipped=count.skipped,
+        evicted=count.evicted,
+        query=query or None,
+        batch=int(batch or 0),
+    )
+    with suppress(PenstockError):
+        bulk.report(report)
+
+
+def _batches(
+    options: ReadOptions, chosen: Chosen, part: Part, bulk: Bulk, count: Counts
+) -> Iterator[pa.RecordBatch]:
+    if part.checkpoint is not None:
+        try:
+            yield from _from_store(options, chosen, part, bulk, count)
+            return
+        except (NotFoundError, UnavailableError):
+            # The rows of a log do not change, so the broker's are the same ones.
+            if part.pages is not None:
+                raise
+    wanted = _wanted(options, chosen)
+    while count.end < part.high:
+        found = bulk.read(options.source.log, count.end, part.high, wanted)
+        _add(count, found.count)
+        count.end = found.count.end
+        with pa.ipc.open_stream(found.batches) as stream:
+            yield from stream
+
+
+def _add(count: Counts, more: Counts) -> None:
+    for name in ("nodes", "skipped", "rows", "bytes", "evicted"):
+        setattr(count, name, getattr(count, name) + getattr(more, name))
+
+
+def _wanted(options: ReadOptions, chosen: Chosen) -> Wanted:
+    return Wanted(
+        tags=None if chosen.tags is None else sorted(chosen.tags),
+        time_low_ms=chosen.time_low_ms,
+        time_high_ms=chosen.time_high_ms,
+        headers=options.headers,
+        payload=options.payload,
+    )
+
+
+def _from_store(
+    options: ReadOptions, chosen: Chosen, part: Part, bulk: Bulk, count: Counts
+) -> Iterator[pa.RecordBatch]:
+    checkpoint = part.checkpoint
+    assert checkpoint is not None
+    clock = SystemClock()
+    bulk.renew_checkpoint(checkpoint.id, CHECKPOINT_MS)
+    renewed = clock.monotonic()
+    make = _maker(options, chosen, part, count)
+    for batch in read_at(checkpoint.location, checkpoint.id, make):
+        yield batch
+        if clock.monotonic() > renewed + RENEW_SECONDS:
+            bulk.renew_checkpoint(checkpoint.id, CHECKPOINT_MS)
+            renewed = clock.monotonic()
+
+
+def _maker(
+    options: ReadOptions, chosen: Chosen, part: Part, count: Counts
+) -> Callable[[Reader], AsyncIterator[pa.RecordBatch]]:
+    assert part.checkpoint is not None
+    location = part.checkpoint.location
+    objects = open_objects(location, sync=False) if options.payload else None
+    match options.source.kind:
+        case "stream":
+            log = LogRange(part.log_id, 0, part.high)
+            return lambda store: columns(
+                store, log, part.low, part.high,
+                count=count, tags=chosen.tags,
+                time_low_ms=chosen.time_low_ms, time_high_ms=chosen.time_high_ms,
+                batch_rows=BATCH_ROWS, meta=options.headers,
+            )  # fmt: skip
+        case "messages":
+            return lambda store: message_columns(
+                store, part.low, part.high,
+                headers=options.headers, payload=options.payload,
+                objects=objects, batch_rows=BATCH_ROWS, count=count,
+            )  # fmt: skip
+        case "queue":
+            pages = part.pages
+            assert pages is not None, "a part of a queue is some of its pages"
+            return lambda store: state_columns(
+                store, options.source.name, ranges=[pages],
+                headers=options.headers, payload=options.payload,
+                objects=objects, batch_rows=BATCH_ROWS, count=count,
+            )  # fmt: skip

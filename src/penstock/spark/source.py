@@ -1,0 +1,54 @@
+"""The data source `penstock`: what Spark asks for a reader or a writer.
+
+Contract     `spark.read` / `readStream` / `write` / `writeStream` `.format("penstock")`, with the
+             options of options.py. Registered by `penstock.spark.register(spark)`. Executors get
+             this class by its name: they need the package, see docs/spark.md.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
+
+from penstock.errors import InvalidError
+from penstock.spark.options import read_options, write_options
+from penstock.spark.reader import BatchReader, StreamReader
+from penstock.spark.schema import schema_of
+from penstock.spark.writer import BatchWriter, StreamWriter
+
+
+class PenstockSource(DataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "penstock"
+
+    def schema(self) -> StructType:
+        # Whether it will be streaming is not known here; the schema is the same.
+        streaming = "maxmessagespertrigger" in {name.lower() for name in self.options}
+        return schema_of(read_options(self.options, streaming=streaming))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        return BatchReader(read_options(self.options, streaming=False))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
+        return StreamReader(read_options(self.options, streaming=True))
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        if overwrite:
+            raise InvalidError("a stream is appended to, never overwritten", hint='.mode("append")')
+        return BatchWriter(write_options(self.options, streaming=False), schema)
+
+    def streamWriter(  # noqa: N802
+        self, schema: StructType, overwrite: bool
+    ) -> DataSourceStreamWriter:
+        if overwrite:
+            raise InvalidError(
+                "entries are appended, so a query's output is too", hint='.outputMode("append")'
+            )
+        return StreamWriter(write_options(self.options, streaming=True), schema)

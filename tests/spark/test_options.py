@@ -1,0 +1,101 @@
+"""The options of the data source: what is meant, and what is refused. No Spark is started."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from penstock.errors import InvalidError
+from penstock.spark.options import read_options, write_options
+
+HERE = {"location": "./data"}
+
+
+def test_names_come_in_any_case_and_defaults_are_those_of_kafka() -> None:
+    options = read_options({**HERE, "STREAM": "clicks"}, streaming=False)
+    assert (options.source.kind, options.source.name) == ("stream", "clicks")
+    assert options.starting is None
+    assert options.ending == "latest"
+    assert options.fail_on_data_loss is True
+    assert options.headers is False
+    assert read_options({**HERE, "messages": "true"}, streaming=False).headers is True
+
+
+@pytest.mark.parametrize(
+    ("text", "edge"),
+    [
+        ("earliest", "earliest"),
+        ("LATEST", "latest"),
+        ("0", 0),
+        (str((1 << 63) - 1), (1 << 63) - 1),
+        ("2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+        ("2026-01-31 13:00:00.5+01:00", datetime(2026, 1, 31, 12, 0, 0, 500_000, tzinfo=UTC)),
+    ],
+)
+def test_an_edge_is_a_word_an_offset_or_a_time(text: str, edge: object) -> None:
+    given = {**HERE, "stream": "s", "startingOffsets": text}
+    assert read_options(given, streaming=True).starting == edge
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"stream": "s"}, "which location"),
+        ({"location": "memory://x", "stream": "s"}, "several"),
+        (HERE, "one of stream, messages and queue"),
+        ({**HERE, "stream": "s", "queue": "q"}, "stream and queue"),
+        ({**HERE, "strem": "s"}, "'strem' is not an option"),
+        ({**HERE, "stream": ""}, "name"),
+        ({**HERE, "stream": "x" * 256}, "255"),
+        ({**HERE, "messages": "false"}, "messages is true"),
+        ({**HERE, "stream": "s", "state": "done"}, "state is for a queue"),
+        ({**HERE, "queue": "q", "state": "gone"}, "'gone' is none of"),
+        ({**HERE, "queue": "q", "startingOffsets": "1"}, "has none"),
+        ({**HERE, "stream": "s", "startingOffsets": "-1"}, "earliest, latest"),
+        ({**HERE, "stream": "s", "startingOffsets": str(1 << 63)}, "below 2"),
+        ({**HERE, "stream": "s", "startingOffsets": "2026-01-31"}, "no time zone"),
+        ({**HERE, "stream": "s", "failOnDataLoss": "yes"}, "true or false"),
+        ({**HERE, "stream": "s", "minPartitions": "0"}, "at least 1"),
+        ({**HERE, "stream": "s", "maxMessagesPerTrigger": "5"}, "streaming reads"),
+    ],
+)
+def test_what_is_wrong_is_told_before_anything_is_read(given: dict[str, str], message: str) -> None:
+    with pytest.raises(InvalidError, match=message):
+        read_options(given, streaming=False)
+
+
+def test_what_is_of_another_kind_of_read_is_refused() -> None:
+    with pytest.raises(InvalidError, match="no end"):
+        read_options({**HERE, "stream": "s", "endingOffsets": "5"}, streaming=True)
+    with pytest.raises(InvalidError, match="not a stream of rows"):
+        read_options({**HERE, "queue": "q"}, streaming=True)
+
+
+def test_a_name_from_elsewhere_gets_a_hint() -> None:
+    with pytest.raises(InvalidError) as caught:
+        read_options({**HERE, "subscribe": "s"}, streaming=False)
+    assert "stream" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("given", "streaming", "message"),
+    [
+        ({"producer": "p"}, False, "go together"),
+        ({"sequence": "1"}, False, "go together"),
+        ({"producer": "p", "sequence": "1"}, True, "batch writes"),
+        ({"producer": "p", "sequence": "x"}, False, "whole number"),
+        ({"producer": "", "sequence": "1"}, False, "1 to 255"),
+        ({"startingOffsets": "1"}, False, "not an option"),
+    ],
+)
+def test_what_cannot_be_written_is_told(
+    given: dict[str, str], streaming: bool, message: str
+) -> None:
+    with pytest.raises(InvalidError, match=message):
+        write_options({**HERE, "stream": "s", **given}, streaming=streaming)
+
+
+def test_spark_hands_in_names_of_its_own() -> None:
+    given = {**HERE, "stream": "s", "checkpointlocation": "/tmp/x", "path": "./data"}
+    assert write_options(given, streaming=True).location == "./data"

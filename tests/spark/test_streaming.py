@@ -1,0 +1,153 @@
+"""Structured Streaming: from stream to stream, each entry once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+
+import penstock
+from spark.tables import copy, load_stream
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[penstock.Database]:
+    with penstock.open(tmp_path / "d") as db:
+        yield db
+
+
+def place(db: penstock.Database) -> Path:
+    return Path(db.location)
+
+
+def doubled(spark: SparkSession, db: penstock.Database, **options: object) -> DataFrame:
+    frame = load_stream(
+        spark, place(db), **{"stream": "in", "startingOffsets": "earliest"} | options
+    )
+    return frame.selectExpr("concat('x', cast(data AS string)) AS data", "tag")
+
+
+def data_of(db: penstock.Database, name: str = "out") -> list[bytes | None]:
+    return [None if found is None else found.data for found in db.stream(name).read(0, 100_000)]
+
+
+def write(db: penstock.Database, low: int, high: int) -> None:
+    db.stream("in").write_many([(f"t{i % 3}", b"%d" % i) for i in range(low, high)])
+
+
+def expected(low: int, high: int) -> list[bytes]:
+    return [b"x%d" % i for i in range(low, high)]
+
+
+def test_a_query_goes_on_where_it_was(
+    spark: SparkSession, db: penstock.Database, tmp_path: Path
+) -> None:
+    write(db, 0, 1000)
+    limited = doubled(spark, db, maxMessagesPerTrigger=300)
+    query = copy(limited, place(db), tmp_path / "c", stream="out")
+    assert [told.numInputRows for told in query.recentProgress] == [300, 300, 300, 100]
+    assert data_of(db) == expected(0, 1000)
+    ends = [json.loads(told.sources[0].endOffset)["offset"] for told in query.recentProgress]
+    latest = [json.loads(told.sources[0].latestOffset)["offset"] for told in query.recentProgress]
+    assert (ends, latest) == ([300, 600, 900, 1000], [1000] * 4)  # the lag is their difference
+    write(db, 1000, 1010)
+    copy(limited, place(db), tmp_path / "c", stream="out")
+    assert data_of(db) == expected(0, 1010)
+    (told,) = [told for told in db.bulk.progress() if told.kind == "write"]
+    assert (told.source, told.rows, told.total_rows) == ("stream out", 10, 1010)
+    reads = [told for told in db.bulk.progress() if told.kind == "read"]
+    assert sum(told.total_rows for told in reads) == 1010
+    assert reads[-1].query == told.id
+
+
+def test_a_batch_that_spark_repeats_changes_nothing(
+    spark: SparkSession, db: penstock.Database, tmp_path: Path
+) -> None:
+    write(db, 0, 100)
+    copy(doubled(spark, db), place(db), tmp_path / "c", stream="out")
+    # As if the driver had died between our commit and its own.
+    for name in ("0", ".0.crc"):
+        (tmp_path / "c" / "commits" / name).unlink(missing_ok=True)
+    write(db, 100, 120)
+    copy(doubled(spark, db), place(db), tmp_path / "c", stream="out")
+    assert data_of(db) == expected(0, 120)
+
+
+def test_a_checkpoint_that_is_older_than_what_was_written_is_refused(
+    spark: SparkSession, db: penstock.Database, tmp_path: Path
+) -> None:
+    write(db, 0, 10)
+    limited = doubled(spark, db, maxMessagesPerTrigger=5)
+    copy(limited, place(db), tmp_path / "c", stream="out")
+    for folder in ("commits", "offsets"):
+        for file in (tmp_path / "c" / folder).iterdir():
+            if file.name.strip(".").split(".")[0] == "1":
+                file.unlink()
+    (tmp_path / "c" / "commits" / "0").unlink()
+    (tmp_path / "c" / "commits" / ".0.crc").unlink(missing_ok=True)
+    with pytest.raises(StreamingQueryException, match="checkpoint is older"):
+        copy(limited, place(db), tmp_path / "c", stream="out")
+    assert data_of(db) == expected(0, 10)
+
+
+def test_a_query_begins_at_the_end_unless_it_is_told(
+    spark: SparkSession, db: penstock.Database, tmp_path: Path
+) -> None:
+    write(db, 0, 10)
+    frame = load_stream(spark, place(db), stream="in").select("data", "tag")
+    copy(frame, place(db), tmp_path / "c", stream="out")
+    assert data_of(db) == []
+    write(db, 10, 12)
+    copy(frame, place(db), tmp_path / "c", stream="out")
+    assert data_of(db) == [b"10", b"11"]
+
+
+def test_evicted_entries_end_the_query_or_are_counted(
+    spark: SparkSession, db: penstock.Database, tmp_path: Path
+) -> None:
+    write(db, 0, 10)
+    copy(doubled(spark, db), place(db), tmp_path / "c", stream="out")
+    write(db, 10, 30)
+    db.stream("in").evict(up_to=19)
+    with pytest.raises(StreamingQueryException, match="10 entries of stream in from offset 10 on"):
+        copy(doubled(spark, db), place(db), tmp_path / "c", stream="out")
+    skipping = doubled(spark, db, failOnDataLoss="false")
+    copy(skipping, place(db), tmp_path / "c", stream="out")
+    assert data_of(db) == expected(0, 10) + expected(20, 30)
+    assert sum(told.evicted for told in db.bulk.progress() if told.kind == "read") == 10
+
+
+def test_a_stream_that_was_made_again_is_another_one(
+    spark: SparkSession, db: penstock.Database, tmp_path: Path
+) -> None:
+    write(db, 0, 10)
+    copy(doubled(spark, db), place(db), tmp_path / "c", stream="out")
+    db.stream("in").delete()
+    write(db, 50, 53)
+    with pytest.raises(StreamingQueryException, match="was deleted since offset 10"):
+        copy(doubled(spark, db), place(db), tmp_path / "c", stream="out")
+    skipping = doubled(spark, db, failOnDataLoss="false")
+    copy(skipping, place(db), tmp_path / "c", stream="out")
+    assert data_of(db) == expected(0, 10) + expected(50, 53)
+
+
+def test_messages_are_read_and_published_as_they_come(
+    spark: SparkSession, db: penstock.Database, tmp_path: Path
+) -> None:
+    queue = db.create_queue("second", filter="step = '2'")
+    db.publish_many([(b"%d" % i, {"step": "1"}) for i in range(50)])
+    frame = load_stream(spark, place(db), messages="true", startingOffsets="earliest")
+    again = frame.where("headers['step'] = '1'").selectExpr(
+        "payload AS data", "map('step', '2') AS headers"
+    )
+    copy(again, place(db), tmp_path / "c", messages="true")
+    found: list[bytes | None] = []
+    while len(found) < 50:
+        claimed = queue.claim(100, wait=20)
+        assert claimed
+        found += [message.payload for message in claimed]
+    assert sorted(map(bytes, found)) == sorted(b"%d" % i for i in range(50))  # type: ignore[arg-type]
