@@ -7,6 +7,8 @@ import inspect
 import math
 import os
 import pickle
+import threading
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ import pytest
 
 import penstock
 from penstock.client.checks import ack_ranges, milliseconds
+from penstock.client.host import Host
 from penstock.clock import SystemClock
 from penstock.store.location import open_store
 
@@ -283,20 +286,24 @@ def test_a_close_ends_reads_that_wait(tmp_path: Path) -> None:
             waiting.result()
 
 
-def _only_calls_find_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That the epoch is lost: else a broker may be back before the call that should be told."""
+def _calls_find_out_first(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """That the epoch is lost: else a broker may be back before the call that should be told.
+    The host looks for itself once the event is set."""
+    found_out, watch = threading.Event(), Host._watch
 
-    async def never(*_: object) -> None:
-        await asyncio.Event().wait()
+    async def later(host: Host, on_fenced: Callable[[], None]) -> None:
+        await asyncio.to_thread(found_out.wait)
+        await watch(host, on_fenced)
 
-    monkeypatch.setattr("penstock.client.host.Host._watch", never)
+    monkeypatch.setattr(Host, "_watch", later)
     monkeypatch.setattr("penstock.broker.streams.WATCH_SECONDS", 3600)
+    return found_out
 
 
 async def test_a_process_that_lost_its_epoch_is_told_once_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _only_calls_find_out(monkeypatch)
+    found_out = _calls_find_out_first(monkeypatch)
     db = await penstock.aio.open(tmp_path)
     stream = db.stream("s")
     assert await stream.write(b"0") == 0
@@ -305,6 +312,7 @@ async def test_a_process_that_lost_its_epoch_is_told_once_and_goes_on(
     store = await open_store(str(tmp_path), clock=SystemClock())
     with pytest.raises(penstock.FencedError):
         await stream.write(b"lost")
+    found_out.set()
     await store.close()
     assert await stream.write(b"1") == 1
     assert data_of(await waiting) == [b"1"]
@@ -316,7 +324,7 @@ async def test_clients_of_a_broker_that_lost_its_epoch_hear_of_a_lost_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """FencedError is for the process that was the broker; for others it is just gone."""
-    _only_calls_find_out(monkeypatch)
+    found_out = _calls_find_out_first(monkeypatch)
     broker = await penstock.aio.open(tmp_path)
     client = await penstock.aio.open(tmp_path)
     stream = client.stream("s")
@@ -325,6 +333,7 @@ async def test_clients_of_a_broker_that_lost_its_epoch_hear_of_a_lost_broker(
     store = await open_store(str(tmp_path), clock=SystemClock())
     with pytest.raises(penstock.UnavailableError):
         await stream.write(b"lost")
+    found_out.set()
     await store.close()
     assert data_of(await stream.read(0, 9)) == [b"0"]
     assert await broker.stream("s").write(b"1") == 1
