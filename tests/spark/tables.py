@@ -9,28 +9,28 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 
-def load(spark: SparkSession, location: Path, **options: object) -> DataFrame:
+def load(spark: SparkSession, location: Path | str, **options: object) -> DataFrame:
     reader = spark.read.format("penstock").option("location", str(location))
     for name, value in options.items():
         reader = reader.option(name, str(value))
     return reader.load()
 
 
-def load_stream(spark: SparkSession, location: Path, **options: object) -> DataFrame:
+def load_stream(spark: SparkSession, location: Path | str, **options: object) -> DataFrame:
     reader = spark.readStream.format("penstock").option("location", str(location))
     for name, value in options.items():
         reader = reader.option(name, str(value))
     return reader.load()
 
 
-def save(frame: DataFrame, location: Path, mode: str = "append", **options: object) -> None:
+def save(frame: DataFrame, location: Path | str, mode: str = "append", **options: object) -> None:
     writer = frame.write.format("penstock").mode(mode).option("location", str(location))
     for name, value in options.items():
         writer = writer.option(name, str(value))
     writer.save()
 
 
-def copy(frame: DataFrame, location: Path, checkpoint: Path, **options: object) -> StreamingQuery:
+def copy(frame: DataFrame, location: Path | str, checkpoint: Path, **options: object) -> StreamingQuery:
     """Everything that is there now, then it ends."""
     writer = frame.writeStream.format("penstock").option("location", str(location))
     for name, value in options.items():

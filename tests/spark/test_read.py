@@ -12,13 +12,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import penstock
+from integration.resp_server import RespServer
 from penstock.broker.bulk import Checkpoint
 from penstock.broker.progress import Progress
 from penstock.log.catalogue import stream_name
 from penstock.spark.options import read_options
 from penstock.spark.planning import Chosen, Part
 from penstock.spark.reading import read_part
-from spark.tables import load, rows
+from spark.tables import load, rows, save
 
 
 @pytest.fixture
@@ -235,3 +236,17 @@ def test_a_queue_that_is_not_there_is_told(spark: SparkSession, db: penstock.Dat
 def test_a_wrong_option_is_told_with_its_hint(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match=r"hint: did you mean stream\?"):
         load(spark, tmp_path, topic="x")
+
+
+def test_a_server_is_a_location_too(spark: SparkSession) -> None:
+    """One whose store nobody else can open: everything comes through it."""
+    with RespServer() as served:
+        address = f"penstock://127.0.0.1:{served.port}"
+        frame = spark.range(0, 30_000, numPartitions=2).selectExpr(
+            "concat(id, repeat(uuid(), 8)) AS data"  # large enough for a checkpoint
+        )
+        save(frame, address, stream="s")
+        found = load(spark, address, stream="s").selectExpr(
+            "count(*) AS n", "sum(offset) AS total", "min(length(data)) AS least"
+        )
+        assert rows(found) == [{"n": 30_000, "total": 30_000 * 29_999 // 2, "least": 289}]

@@ -19,7 +19,7 @@ from penstock.broker import progress
 from penstock.broker.bulk import Wanted
 from penstock.client.bulk import Bulk
 from penstock.clock import SystemClock
-from penstock.errors import NotFoundError, PenstockError, UnavailableError
+from penstock.errors import InvalidError, NotFoundError, PenstockError, UnavailableError
 from penstock.log.bulkread import read_at
 from penstock.log.columns import Counts, columns
 from penstock.log.state import LogRange
@@ -75,7 +75,7 @@ def _batches(
         try:
             yield from _from_store(options, chosen, part, bulk, count)
             return
-        except (NotFoundError, UnavailableError):
+        except (NotFoundError, UnavailableError, InvalidError):
             # The rows of a log do not change, so the broker's are the same ones.
             if part.pages is not None:
                 raise
