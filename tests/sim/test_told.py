@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from penstock.broker.answers import Found, StreamInfo
+from penstock.errors import NotFoundError
 from penstock.log.read import Message
 from penstock.sim.history import Log
 from penstock.sim.streams import GroupPlan, Member, Reader, StreamPlan
@@ -120,3 +121,19 @@ def test_a_read_is_right_where_one_of_the_logs_had_the_entries(
             else:
                 with pytest.raises(AssertionError, match="was dead before"):
                     asyncio.run(reader._read(0, 1))
+
+
+@pytest.mark.parametrize("mortal", [True, False])
+def test_only_a_stream_that_may_be_deleted_is_ever_gone_while_it_is_read(mortal: bool) -> None:
+    reader = told(Reader, Groups(), None)
+    reader.plan.mortal = mortal
+
+    async def gone(*_: object, **options: object) -> None:
+        raise NotFoundError("log 7 was deleted while it was read")
+
+    reader.ask = gone
+    if mortal:
+        asyncio.run(reader.step())
+    else:
+        with pytest.raises(AssertionError, match="is never deleted"):
+            asyncio.run(reader.step())

@@ -30,7 +30,9 @@ def save(frame: DataFrame, location: Path | str, mode: str = "append", **options
     writer.save()
 
 
-def copy(frame: DataFrame, location: Path | str, checkpoint: Path, **options: object) -> StreamingQuery:
+def copy(
+    frame: DataFrame, location: Path | str, checkpoint: Path, **options: object
+) -> StreamingQuery:
     """Everything that is there now, then it ends."""
     writer = frame.writeStream.format("penstock").option("location", str(location))
     for name, value in options.items():

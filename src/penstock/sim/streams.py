@@ -180,6 +180,14 @@ class Reader(StreamClient):
     """Reads anywhere, follows the end, and looks at what there is."""
 
     async def step(self) -> None:
+        try:
+            await self._look()
+        except NotFoundError as error:
+            if not self.plan.mortal:
+                self.fail(f"{self.plan.name} is never deleted: {error}")
+            # else it was deleted while it was read
+
+    async def _look(self) -> None:
         random = self.random
         log = self.log()
         end = 0 if log is None else log.end
