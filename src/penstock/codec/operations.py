@@ -11,6 +11,7 @@ Contract     The row is keyed by the commit's number. An owner (a group, a queue
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 import msgspec
 
@@ -43,6 +44,8 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
     body: bytes
     #: The pages it changes, where that is known: not stored, it spares decoding the body.
     pages: frozenset[int] | None = None
+    #: Where in the body each page's part stands, where somebody looked (queueoperation.py).
+    cuts: Any = None
 
 
 def encode_operations(operations: list[Operation]) -> bytes:

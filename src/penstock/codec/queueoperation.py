@@ -157,6 +157,40 @@ def decode_queue_operation(data: bytes) -> QueueOperation:
     return QueueOperation(head, consumers, deltas)
 
 
+class Cuts(msgspec.Struct, frozen=True):
+    """Where the deltas of each page stand in an operation, so that a page reads its own alone."""
+
+    consumers: tuple[str, ...]
+    places: dict[tuple[PageKind, int, int], list[int]]  # kind, page, priority -> beginnings
+
+
+def cut_queue_operation(data: bytes) -> Cuts:
+    """A walk over the body; what it steps over is checked when it is read."""
+    reader = Reader(data, "queue operation")
+    _read_head(reader)
+    consumers = tuple(reader.utf8("consumer") for _ in range(reader.u16("consumers")))
+    places: dict[tuple[PageKind, int, int], list[int]] = {}
+    for _ in range(reader.u32("number of deltas")):
+        at = reader.at
+        kind = _read_kind(reader)
+        page, priority = reader.u64("page"), reader.u8("priority")
+        reader.take(12 * reader.u32("runs of removed"), "removed")
+        reader.take(FORMS[kind].itemsize * reader.u32("number of entries"), "entries")
+        places.setdefault((kind, page, priority), []).append(at)
+    reader.end()
+    return Cuts(consumers, places)
+
+
+def read_deltas(data: bytes, cuts: Cuts, place: tuple[PageKind, int, int]) -> list[Delta]:
+    """Those of one page, in order."""
+    found: list[Delta] = []
+    for at in cuts.places.get(place, ()):
+        reader = Reader(data, "queue operation")
+        reader.at = at
+        found.append(_read_delta(reader, len(cuts.consumers)))
+    return found
+
+
 def _encode_head(head: QueueHead) -> bytes:
     try:
         return _HEAD.pack(*msgspec.structs.astuple(head))
@@ -169,12 +203,7 @@ def _read_head(reader: Reader) -> QueueHead:
 
 
 def _read_delta(reader: Reader, consumers: int) -> Delta:
-    at = reader.at
-    number = reader.u8("kind")
-    if number not in PageKind._value2member_map_:
-        reader.at = at
-        raise reader.fail("kind", f"is unknown: {number}")
-    kind = PageKind(number)
+    kind = _read_kind(reader)
     page, priority = reader.u64("page"), reader.u8("priority")
     removed = read_runs(reader, "removed")
     count = reader.u32("number of entries")
@@ -183,6 +212,15 @@ def _read_delta(reader: Reader, consumers: int) -> Delta:
     if not _names_are_there(kind, put, consumers):
         raise reader.fail("entries", "name a consumer that is not there")
     return Delta(kind, page, priority, removed, put)
+
+
+def _read_kind(reader: Reader) -> PageKind:
+    at = reader.at
+    number = reader.u8("kind")
+    if number not in PageKind._value2member_map_:
+        reader.at = at
+        raise reader.fail("kind", f"is unknown: {number}")
+    return PageKind(number)
 
 
 def _names_are_there(kind: PageKind, put: Entries | None, consumers: int) -> bool:

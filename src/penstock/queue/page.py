@@ -77,8 +77,16 @@ def new_page(kind: PageKind, number: int, priority: int = 0) -> Page:
     return Page(kind, number, 0, np.zeros(0, FORMS[kind]), priority)
 
 
-def applied(page: Page, delta: Delta, consumers: tuple[str, ...], sequence: int) -> Page:
-    """The page after this delta; `consumers` are those of its operation."""
+def applied(
+    page: Page,
+    delta: Delta,
+    consumers: tuple[str, ...],
+    sequence: int,
+    *,
+    ordered: bool = True,
+) -> Page:
+    """The page after this delta; `consumers` are those of its operation. Who applies many deltas
+    may order available entries once, at the end: no delta depends on their order."""
     entries, names = page.entries, page.consumers
     if len(delta.removed):
         entries = _without(entries, page.keys, delta.removed)
@@ -90,10 +98,18 @@ def applied(page: Page, delta: Delta, consumers: tuple[str, ...], sequence: int)
                 entries = entries[~is_in(leases, np.sort(put["lease_number"]))]
             put, names = _renamed(put, consumers, names)
         entries = join(FORMS[page.kind], (entries, put)) if len(entries) else put
-        entries = _ordered(page.kind, entries, len(put))
+        if ordered or page.kind is not PageKind.AVAILABLE:
+            entries = _ordered(page.kind, entries, len(put))
     if not len(entries):
         names = ()
     return Page(page.kind, page.number, sequence, entries, page.priority, names)
+
+
+def in_claim_order(page: Page) -> Page:
+    """After deltas that were applied without ordering."""
+    if page.kind is not PageKind.AVAILABLE:
+        return page
+    return msgspec.structs.replace(page, entries=in_order(page.entries))
 
 
 def _without(entries: Entries, keys: Keys, removed: Keys) -> Entries:

@@ -30,16 +30,19 @@ from penstock.codec.queueconfig import decode_queue_config
 from penstock.codec.queueoperation import (
     LINES,
     NO_KEYS,
+    Cuts,
     Delta,
     HeadRow,
     Keys,
     PageKind,
     QueueHead,
     QueueOperation,
+    cut_queue_operation,
     decode_head_row,
     decode_queue_operation,
     encode_queue_operation,
     join,
+    read_deltas,
 )
 from penstock.codec.queuestate import Entries
 from penstock.codec.scalars import NEVER_MS, encode_u64_key
@@ -52,7 +55,7 @@ from penstock.log.catalogue import (
 )
 from penstock.log.decision import StateKey, View
 from penstock.queue.config import Settings, settings_of
-from penstock.queue.page import Page, applied, decode_page, line_of, new_page
+from penstock.queue.page import Page, applied, decode_page, in_claim_order, line_of, new_page
 
 #: Pages of leases carry this in their bucket number, and no priority.
 _FLIGHT_BUCKETS = 1 << 63
@@ -181,17 +184,22 @@ async def _read_queue(view: View, incarnation: int, name: str) -> QueueState:
     # something happened to it while the others were written.
     for sequence, body in bodies:
         _apply(pages, sequence, body)
-    return msgspec.structs.replace(state, lines=_with_lines(state.lines, pages.values()))
+    found = [in_claim_order(page) for page in pages.values()]
+    for page in found:
+        # Who wants the queue wants some of them next, and the tail is long.
+        view.keep(page_state_key(incarnation, page.kind, page.number), page)
+    return msgspec.structs.replace(state, lines=_with_lines(state.lines, found))
 
 
 def _apply(pages: dict[tuple[PageKind, int], Page], sequence: int, body: QueueOperation) -> None:
-    """What an operation did to those of these pages that do not contain it."""
+    """What an operation did to those of these pages that do not contain it; not in order."""
     older = {place for place, page in pages.items() if page.sequence < sequence}
     changed: set[tuple[PageKind, int]] = set()
     for delta in body.deltas:
         place = (delta.kind, delta.page)
         if place in older:
-            pages[place] = applied(pages[place], delta, body.consumers, pages[place].sequence)
+            page = pages[place]
+            pages[place] = applied(page, delta, body.consumers, page.sequence, ordered=False)
             changed.add(place)
     # Only now: several deltas of one operation may be about one page.
     for place in changed:
@@ -214,15 +222,17 @@ async def load_page(
     page: Page | None = view.state(key)
     if page is not None:
         return page
-    page = await _stored_page(view, state.queue_id, Delta(kind, number, priority))
+    page = stored = await _stored_page(view, state.queue_id, Delta(kind, number, priority))
     code = page_code(kind, number, page.priority)
+    place = (kind, number, page.priority)
     for operation in view.operations(owner_of(state.id)):
         if operation.sequence > page.sequence and code in pages_of(operation):
-            body = decode_queue_operation(operation.body)
-            for delta in body.deltas:
-                if delta.kind == kind and delta.page == number:
-                    page = applied(page, delta, body.consumers, page.sequence)
+            cuts = _cuts_of(operation)
+            for delta in read_deltas(operation.body, cuts, place):
+                page = applied(page, delta, cuts.consumers, page.sequence, ordered=False)
             page = msgspec.structs.replace(page, sequence=operation.sequence)
+    if page is not stored:
+        page = in_claim_order(page)
     view.keep(key, page)
     return page
 
@@ -230,12 +240,21 @@ async def load_page(
 def pages_of(operation: Operation) -> frozenset[int]:
     """Codes of the pages that an operation changes."""
     if operation.pages is None:
-        # It came from a row: decoded once, not for every page that is loaded.
-        deltas = decode_queue_operation(operation.body).deltas
-        pages = frozenset(page_code(delta.kind, delta.page, delta.priority) for delta in deltas)
+        # It came from a row.
+        pages = frozenset(page_code(*place) for place in _cuts_of(operation).places)
         msgspec.structs.force_setattr(operation, "pages", pages)
         return pages
     return operation.pages
+
+
+def _cuts_of(operation: Operation) -> Cuts:
+    """Looked for once, not for every page that is loaded: an operation may be about hundreds."""
+    if operation.cuts is None:
+        cuts = cut_queue_operation(operation.body)
+        msgspec.structs.force_setattr(operation, "cuts", cuts)
+        return cuts
+    assert isinstance(operation.cuts, Cuts)
+    return operation.cuts
 
 
 # ---- lines ------------------------------------------------------------------------------------
