@@ -152,7 +152,8 @@ class Model:
         return queue.backfill < queue.backfill_end
 
     def release(self, message: Message) -> None:
-        if self.reclaim == "done" and message.takers:
+        """Whatever `reclaim` says: it is about when the message goes, not about who gets it."""
+        if message.takers:
             message.takers -= 1
             message.dead = message.dead or not message.takers
 

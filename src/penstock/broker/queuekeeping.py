@@ -47,7 +47,7 @@ from penstock.queue.reclaim import (
     plan_reclaim,
     reclaim_step,
 )
-from penstock.queue.route import backfill_step, catch_up_step
+from penstock.queue.route import backfill_step, catch_up_step, load_router
 from penstock.queue.state import load_queue, queue_name
 from penstock.queue.taken import (
     METADATA,
@@ -133,9 +133,13 @@ class QueueKeeping:
                 self._remind([backfill_due(str(what[1]))])  # others have their turn in between
 
     async def _route(self, committer: Committer, what: StateKey) -> None:
-        more = True
+        more, some = True, False
         while more:
             (more,) = await committer.submit(catch_up_step(self._cache))
+            some = some or more
+        if some:
+            # What died before the router came to it was left alone until now.
+            self._remind(await committer.read(_pages_with_dead))
 
     # -- removing messages
 
@@ -171,7 +175,10 @@ class QueueKeeping:
                     break
                 # All of it is dead, so there is nothing to wait for.
                 parts.append(offsets_of(page, DEAD))
-            return np.concatenate(parts)
+            found = np.concatenate(parts)
+            # What the router has not seen may still be taken.
+            cursor = (await load_router(view)).cursor
+            return found if cursor is None else found[found < np.uint64(cursor)]
 
         offsets = await committer.read(dead)
         if len(offsets):

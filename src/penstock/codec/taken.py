@@ -73,11 +73,13 @@ def applied(page: TakenPage, operation: TakenOperation, sequence: int) -> TakenP
     here = _slots(page, operation.taken)
     if here is not None:
         at, within = here
-        # A message that is gone is never taken again: nobody could read it.
-        living = slots[at] < DEAD
-        counts = operation.counts[within][living].astype(np.int64)
-        at = at[living]
-        slots[at] = np.minimum(slots[at] + counts, TAKERS_MAX)
+        # A message that is gone is never taken again: nobody could read it. One that is dead may
+        # be: a backfill can be done with it before the router has come to it.
+        there = slots[at] != GONE
+        counts = operation.counts[within][there].astype(np.int64)
+        at = at[there]
+        before = np.where(slots[at] == DEAD, 0, slots[at])
+        slots[at] = np.minimum(before + counts, TAKERS_MAX)
     here = _slots(page, operation.released)
     if here is not None:
         at = here[0]

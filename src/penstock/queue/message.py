@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.codec.keys import KeyType, open_key, payload_key, prefix
+from penstock.codec.keys import KeyType, open_key, payload_key, prefix, prefix_end
 from penstock.codec.metadata import Metadata, decode_metadata, read_message_id
 from penstock.codec.payload import (
     BytesPayload,
@@ -38,6 +38,9 @@ from penstock.store.port import Reader
 #: What was published lately is kept up to this size.
 FRESH_BYTES = 32 << 20
 PAYLOADS_BYTES = 32 << 20
+#: So many records are read ahead, where they are not larger than this.
+AHEAD_ROWS = 16
+AHEAD_BYTES = 128 << 10
 _OVERHEAD = 400
 
 
@@ -249,13 +252,27 @@ async def _read_payloads(
 
 
 async def _read_payload(store: Reader, number: int, cache: Payloads) -> tuple[int, Payload] | None:
-    """The record that holds this id, and the first id of that."""
+    """The record that holds this id, and the first id of that. Small ones behind it are kept too:
+    they are claimed next."""
     row = await store.floor(payload_key(number), low=prefix(KeyType.PAYLOAD))
     if row is None:
         return None
-    first, record = open_key(row[0], KeyType.PAYLOAD).u64_key("message id"), decode_payload(row[1])
+    first, record = _record(*row)
     cache.keep(first, record, len(row[1]))
-    return (first, record) if number - first < _count(record) else None
+    if number - first >= _count(record):
+        return None
+    if len(row[1]) <= AHEAD_BYTES:
+        following = payload_key(first + _count(record))
+        end = prefix_end(prefix(KeyType.PAYLOAD))
+        async for rows in store.scan(following, end, batch_rows=AHEAD_ROWS):
+            for key, value in rows:
+                cache.keep(*_record(key, value), len(value))
+            break
+    return first, record
+
+
+def _record(key: bytes, value: bytes) -> tuple[int, Payload]:
+    return open_key(key, KeyType.PAYLOAD).u64_key("message id"), decode_payload(value)
 
 
 def _count(record: Payload) -> int:

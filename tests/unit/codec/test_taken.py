@@ -191,7 +191,7 @@ CHANGES = {
     "released though nobody took it": (0, operation(released=(5,)), 0),
     "released though dead": (DEAD, operation(released=(5,)), DEAD),
     "released though gone": (GONE, operation(released=(5,)), GONE),
-    "taken though dead": (DEAD, operation({5: 1}), DEAD),
+    "taken though dead": (DEAD, operation({5: 1}), 1),
     "taken though gone": (GONE, operation({5: 1}), GONE),
     "gone when dead": (DEAD, operation(gone=(5,)), GONE),
     "gone by its retention": (3, operation(gone=(5,)), GONE),

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.keys import KeyType, payload_key
+from penstock.codec.keys import KeyType, payload_key, prefix
 from penstock.codec.payload import BytesPayload, PayloadBlock, UriPayload, decode_payload
 from penstock.errors import CorruptError, InvalidError
+from penstock.log.decision import Decision, Step
 from penstock.queue.item import INLINE_BYTES, Item, PreparedBatch
-from penstock.queue.message import Fresh, read_contents
+from penstock.queue.message import Fresh, Payloads, read_contents
 from penstock.queue.publish import (
     DEDUP_MS,
     Published,
@@ -186,6 +187,42 @@ async def test_255_headers_and_extreme_times_are_stored() -> None:
     assert contents[1] is not None
     assert contents[1].created_at_ms == (1 << 63) - 1
     await driver.clean()
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "asked"), [(16, 1000, 1), (2, 1000, 2), (16, 10, 4)], ids=str
+)
+async def test_small_payloads_behind_one_that_is_read_are_read_with_it(
+    monkeypatch: pytest.MonkeyPatch, rows: int, size: int, asked: int
+) -> None:
+    monkeypatch.setattr("penstock.queue.message.AHEAD_ROWS", rows)
+    monkeypatch.setattr("penstock.queue.message.AHEAD_BYTES", size)
+    driver = await QueueDriver.start()
+    ids = [number for n in range(4) for number in await driver.publish(b"%d" % n, b"x" * 20)]
+    view, payloads = await driver.rows_alone(), Payloads()
+    floor, floors = driver.store.floor, []
+
+    async def counted(key: bytes, *, low: bytes) -> object:
+        if low == prefix(KeyType.PAYLOAD):
+            floors.append(key)
+        return await floor(key, low=low)
+
+    monkeypatch.setattr(view.store, "floor", counted)
+    found = [
+        content and content.payload
+        for n, number in enumerate(ids)
+        for content in await read_contents(view, [number], [n], None, payloads)
+    ]
+    assert found == [b"0", b"x" * 20, b"1", b"x" * 20, b"2", b"x" * 20, b"3", b"x" * 20]
+    assert len(floors) == asked
+
+
+async def test_a_payload_that_is_gone_is_none_though_an_older_one_is_there() -> None:
+    driver = await QueueDriver.start()
+    ids = [number for n in range(3) for number in await driver.publish(b"%d" % n)]
+    await driver.do(Step(lambda view, now: Decision(writes={payload_key(ids[1]): None})))
+    contents = await read_contents(await driver.rows_alone(), ids, range(3))
+    assert [content and content.payload for content in contents] == [b"0", None, b"2"]
 
 
 async def test_fresh_messages_are_found_by_offset_and_id_until_they_are_too_many() -> None:

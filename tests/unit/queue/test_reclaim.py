@@ -11,13 +11,16 @@ from penstock.broker.broker import Broker
 from penstock.broker.queuekeeping import GRACE_MS, ORPHAN_MS
 from penstock.codec.keys import KeyType, prefix, prefix_end
 from penstock.codec.payload import PayloadBlock, decode_payload
+from penstock.log.batch import build_columns
 from penstock.log.catalogue import open_target
 from penstock.log.check import check_log
 from penstock.log.holes import plan_holes
 from penstock.log.pages import Tail
 from penstock.log.rowview import RowView
 from penstock.queue.check import check_queues
-from penstock.queue.item import Item
+from penstock.queue.item import Item, PreparedBatch
+from penstock.queue.publish import payload_records
+from penstock.queue.route import ROUTER
 from penstock.queue.state import queue_name
 from penstock.queue.taken import METADATA, RECLAIM_MS
 from penstock.store.memory import MemoryDisk, MemoryStore
@@ -288,3 +291,29 @@ async def test_the_edge_moves_behind_messages_that_went_by_their_retention(world
     assert await world.payloads() == {}
     await world.clean()
     assert (await world.edge())[0] == 20
+
+
+async def test_what_the_router_has_not_seen_is_not_removed(world: World) -> None:
+    """A new queue gets it by its backfill and is done with it before the router comes by."""
+    bulk, queues = world.broker.bulk, world.broker.queues
+    staging, items = await bulk.begin(), [Item(b"%d" % i) for i in range(20)]
+    ids, now_ms = await bulk.reserve(staging, 1, len(items))
+    batch, chosen = PreparedBatch(items), range(len(items))
+    records = batch.records(batch.fixed(ids, chosen, now_ms), chosen)
+    await bulk.stage(staging, 1, 0, build_columns(records), list(payload_records(ids, items)))
+    await bulk.link(staging, None, [1])
+    late = queue_name("late")
+    await queues.create(late, start="first")
+    router = upkeep_of(world.broker)._due.pop(ROUTER)
+    await world.upkeep()
+    found = await queues.claim(late, 20)
+    assert len(found) == 20
+    assert all(await queues.ack(late, [message.receipt for message in found]))
+    world.clock.pass_ms(RECLAIM_MS)
+    await world.upkeep()
+    await world.clean()
+    assert await world.living() == 20
+    upkeep_of(world.broker)._due[ROUTER] = router
+    await world.upkeep()
+    await world.work(20)
+    assert await world.living() == 0

@@ -130,3 +130,19 @@ async def test_the_retention_of_a_linked_message_counts_from_its_staging() -> No
     await catch_up(driver)
     assert await check_queues(driver.store) == []
     assert len(await driver.claim(10)) == 1
+
+
+async def test_what_a_backfill_was_done_with_before_the_router_came_is_still_given() -> None:
+    driver = await QueueDriver.start()
+    staging = await driver.do(begin_step())
+    await stage(driver, staging, 1, *(Item(b"%d" % i) for i in range(5)))
+    await link(driver, staging, 1)
+    await driver.create("late", start="first", backoff=0)
+    while await driver.do(backfill_step(queue_name("late"))):
+        pass
+    assert all(await driver.ack(*await driver.claim(10, "late"), name="late"))
+    await catch_up(driver)
+    assert (await driver.stats()).available == 5
+    assert await check_queues(driver.store) == []
+    assert all(await driver.ack(*await driver.claim(10)))
+    assert await check_queues(driver.store) == []
