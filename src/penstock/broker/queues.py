@@ -1,8 +1,9 @@
 """Queue requests: publishing, claiming, settling, setting up.
 
 Contract     Each method is one request of a door. What it replies with is durable. A claim that may
-             wait stands in the queue's line from the start (turns.py), so that nobody overtakes it,
-             and is asked again when messages arrive, become visible or come back. Payloads over
+             wait stands in the queue's line from the start (turns.py), so that no other one that
+             waits overtakes it, and is asked again when messages arrive, become visible or come
+             back. One that does not wait takes what is there. Payloads over
              INLINE_BYTES become objects before their message is committed; one whose message never
              was is collected after a while.
 Parts        A batch that is larger than PART_BYTES is committed in parts, in order.
@@ -133,7 +134,7 @@ class Queues:
                 return bool(existed)
 
     async def purge(self, name: LogName) -> int:
-        """What is there when it begins. -> how many"""
+        """What is there when it begins, and perhaps what comes while it runs. -> how many"""
         purged = Purged(0, NO_BOUNDS, more=True)
         count = 0
         while purged.more:
@@ -414,7 +415,7 @@ class Queues:
         size = 0
         for at in range(0, len(listed.entries), LIST_COUNT):
             if size > LIST_BYTES:
-                return Page(messages, listed.begin + at)
+                return Page(messages, listed.after(at))
             for message in await self._failed(name, listed.entries[at : at + LIST_COUNT]):
                 messages.append(message)
                 size += _size_of(message)

@@ -160,7 +160,7 @@ class Purged(msgspec.Struct, frozen=True):
 
 
 def purge_step(name: LogName, bounds: Bounds | None = None) -> Step:
-    """Take away what is available and in flight, a part; what comes after the first part stays.
+    """Take away what is available and in flight, a part. What comes while it runs may go too.
     -> Purged"""
 
     async def body(draft: Draft) -> Purged:

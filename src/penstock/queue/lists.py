@@ -27,28 +27,45 @@ from penstock.queue.state import Change, load_page, load_queue
 REDRIVE_PAGES = 16
 
 
-#: A cursor is a page's number and how many of its entries were seen.
-_CURSOR_ENTRIES = 1 << 20
+#: A cursor is a page's number, how many of its entries are left to be seen, and how many had ever
+#: entered the list by then. Counted from the end: those that were seen may go meanwhile (who lists
+#: failed messages redrives them), and those that come are known by the second count. So nothing is
+#: skipped; where others remove what was not seen, something may come twice.
+_LEFT_BITS, _EVER_BITS = 12, 27
+_ALL_LEFT = (1 << _LEFT_BITS) - 1
+_EVER_MASK = (1 << _EVER_BITS) - 1
+
+
+def _cursor(page: int, left: int = _ALL_LEFT, ever: int = 0) -> int:
+    return (page << _LEFT_BITS | left) << _EVER_BITS | ever & _EVER_MASK
 
 
 class Listed(msgspec.Struct, frozen=True, eq=False):
     entries: Entries
-    begin: int  # the cursor of the first of them; that of the n-th is n more
+    page: int
+    ever: int  # so many had entered the list
     next: int | None  # the cursor behind them; None: that was the last one
+
+    def after(self, count: int) -> int:
+        """The cursor behind the first of them."""
+        return _cursor(self.page, len(self.entries) - count, self.ever)
 
 
 async def list_page(view: View, name: LogName, kind: PageKind, after: int = 0) -> Listed:
-    """For a read: done or failed messages of one page, from this cursor on."""
+    """For a read: done or failed messages of one page, from this cursor on; 0 is the beginning."""
     state = await load_queue(view, name)
-    wanted, seen = divmod(after, _CURSOR_ENTRIES)
+    ever = state.head.failed if kind is PageKind.FAILED else state.head.done
+    wanted, left = divmod(after >> _EVER_BITS, 1 << _LEFT_BITS)
     numbers = state.lines[kind]["page"]
     numbers = numbers[numbers >= wanted].tolist()
     if not numbers:
-        return Listed(np.zeros(0, FORMS[kind]), after, None)
-    page = await load_page(view, state, kind, numbers[0])
-    begin = seen if numbers[0] == wanted else 0
-    following = numbers[1] * _CURSOR_ENTRIES if len(numbers) > 1 else None
-    return Listed(page.entries[begin:], numbers[0] * _CURSOR_ENTRIES + begin, following)
+        return Listed(np.zeros(0, FORMS[kind]), wanted, ever, None)
+    entries = (await load_page(view, state, kind, numbers[0])).entries
+    if after and numbers[0] == wanted and left != _ALL_LEFT:
+        came = ever - after & _EVER_MASK
+        entries = entries[max(len(entries) - left - came, 0) :]
+    following = _cursor(numbers[1]) if len(numbers) > 1 else None
+    return Listed(entries, numbers[0], ever, following)
 
 
 async def read_attempts(view: View, name: LogName, message_id: int) -> tuple[Attempt, ...]:

@@ -214,3 +214,30 @@ async def test_a_claim_clears_a_bounded_number_of_pages(
     assert [message.payload for message in await queues.claim(Q, 2)] == [b"good"]
     assert (await queues.describe(Q)).name == "q"
     assert [message.payload for message in await queues.claim(Q, 2)] == [b"last"], "it asked again"
+
+
+async def test_who_lists_failed_messages_and_redrives_them_sees_each(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer may end within a page: what goes and what comes meanwhile must not hide the rest."""
+    monkeypatch.setattr("penstock.broker.queues.LIST_BYTES", 0)
+    queues = world.broker.queues
+
+    async def fail(count: int) -> None:
+        await queues.publish([Item(b"x")] * count)
+        for _ in range(2):
+            found = await queues.claim(Q, count)
+            assert all(await queues.fail(Q, [message.receipt for message in found], delay_ms=0))
+
+    await fail(30)
+    seen: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        page = await queues.failed(Q, after)
+        seen += [message.id for message in page.messages]
+        await queues.redrive(Q, [message.id for message in page.messages])
+        if len(seen) == 12:
+            await queues.purge(Q)  # those that were sent round again
+            await fail(5)
+        after = page.next
+    assert len(seen) == len(set(seen)) == 35
