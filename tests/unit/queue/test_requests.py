@@ -219,7 +219,7 @@ async def test_a_claim_clears_a_bounded_number_of_pages(
 async def test_who_lists_failed_messages_and_redrives_them_sees_each(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An answer may end within a page: what goes and what comes meanwhile must not hide the rest."""
+    """An answer may end within a page: what goes and comes meanwhile must not hide the rest."""
     monkeypatch.setattr("penstock.broker.queues.LIST_BYTES", 0)
     queues = world.broker.queues
 
