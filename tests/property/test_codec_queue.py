@@ -274,8 +274,8 @@ def test_runs_are_read_exactly_when_they_rise_and_leave_room_between(
 
 def naive(now: int, taken: int | None, released: bool, gone: bool) -> int:
     """One slot, from the drawing in taken.py."""
-    if taken is not None and now not in (DEAD, GONE):
-        now = min(now + taken, 65_533)
+    if taken and now != GONE:
+        now = min((0 if now == DEAD else now) + taken, 65_533)
     # From the most on nobody knows how many there are, so that it stays.
     if released and 0 < now < 65_533:
         now = now - 1 or DEAD

@@ -75,8 +75,9 @@ def applied(page: TakenPage, operation: TakenOperation, sequence: int) -> TakenP
         at, within = here
         # A message that is gone is never taken again: nobody could read it. One that is dead may
         # be: a backfill can be done with it before the router has come to it.
-        there = slots[at] != GONE
-        counts = operation.counts[within][there].astype(np.int64)
+        counts = operation.counts[within].astype(np.int64)
+        there = (slots[at] != GONE) & (counts > 0)
+        counts = counts[there]
         at = at[there]
         before = np.where(slots[at] == DEAD, 0, slots[at])
         slots[at] = np.minimum(before + counts, TAKERS_MAX)
