@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -98,4 +99,4 @@ def test_what_cannot_be_written_is_told(
 
 def test_spark_hands_in_names_of_its_own() -> None:
     given = {**HERE, "stream": "s", "checkpointlocation": "/tmp/x", "path": "./data"}
-    assert write_options(given, streaming=True).location == "./data"
+    assert write_options(given, streaming=True).location == str(Path("data").resolve())

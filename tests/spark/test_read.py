@@ -71,22 +71,38 @@ def test_a_stream_that_was_never_written_is_empty(
 
 def test_filters_prune_nodes(spark: SparkSession, db: penstock.Database) -> None:
     fill(db, 20_000)
-    frame = load(spark, place(db), stream="s")
-    assert frame.count() == 20_000
+
+    def chosen(where: str) -> int:
+        return load(spark, place(db), stream="s", pushFilters="true").where(where).count()
+
+    assert load(spark, place(db), stream="s").count() == 20_000
     assert (last_read(db).nodes, last_read(db).skipped) == (20, 0)
-    assert frame.where("offset >= 5500 AND offset < 6500").count() == 1000
+    assert chosen("offset >= 5500 AND offset < 6500") == 1000
     assert last_read(db).nodes == 2
-    assert frame.where("tag = 't7'").count() == 1000
+    assert chosen("tag = 't7'") == 1000
     assert last_read(db).nodes + last_read(db).skipped == 20
     assert last_read(db).nodes < 6  # a signature has 32 bits: some others may look alike
-    assert frame.where("tag IN ('t7', 't8') AND offset < 7100").count() == 100
+    assert chosen("tag IN ('t7', 't8') AND offset < 7100") == 100
     (last,) = db.stream("s").read(19_999, 1)
     assert last is not None
     later = last.time.isoformat(sep=" ")
-    assert frame.where(f"time > timestamp'{later}'").count() == 0
-    assert frame.where(f"time <= timestamp'{later}'").count() == 20_000
+    assert chosen(f"time > timestamp'{later}'") == 0
+    assert chosen(f"time <= timestamp'{later}'") == 20_000
+    assert chosen("time < timestamp'1960-01-01 00:00:00'") == 0
     # Filters that we cannot use are Spark's own.
-    assert frame.where("cast(data AS string) = '77' AND tag = 't0'").count() == 1
+    assert chosen("cast(data AS string) = '77' AND tag = 't0'") == 1
+
+
+def test_a_frame_answers_every_question_rightly(spark: SparkSession, db: penstock.Database) -> None:
+    """Spark keeps what was pushed down last with the frame: so nothing is, by default."""
+    db.stream("s").write_many([("a", b"0"), ("b", b"1"), ("a", b"2"), ("b", b"3")])
+    frame = load(spark, place(db), stream="s")
+    assert frame.where("offset >= 3").count() == 1
+    assert frame.count() == 4
+    assert frame.where("tag = 'a'").count() == 2
+    assert frame.where("substr(tag, 1, 1) = 'b'").count() == 2
+    both = frame.where("tag = 'a'").unionAll(frame.where("tag = 'b'"))
+    assert sorted(row["offset"] for row in rows(both)) == [0, 1, 2, 3]
 
 
 def test_edges_are_offsets_times_or_words(spark: SparkSession, db: penstock.Database) -> None:
@@ -250,3 +266,34 @@ def test_a_server_is_a_location_too(spark: SparkSession) -> None:
             "count(*) AS n", "sum(offset) AS total", "min(length(data)) AS least"
         )
         assert rows(found) == [{"n": 30_000, "total": 30_000 * 29_999 // 2, "least": 289}]
+
+
+def test_reading_makes_no_location(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="there is no such folder"):
+        load(spark, tmp_path / "misspelt", stream="s").count()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_columns_are_what_they_are(spark: SparkSession, db: penstock.Database) -> None:
+    db.stream("s").write(b"x")
+    reader = spark.read.format("penstock").option("location", db.location).option("stream", "s")
+    with pytest.raises(PySparkException, match=r"leave \.schema"):
+        reader.schema("offset long").load().count()
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_stream_that_was_deleted_after_planning_is_lost_and_not_another_one(
+    db: penstock.Database, again: bool
+) -> None:
+    fill(db, 20)
+    size = db.bulk.log_size(stream_name("s"))
+    part = Part("r", 0, 0, 20, log_id=size.log_id)
+    db.stream("s").delete()
+    if again:
+        db.stream("s").write_many([b"new"] * 30)
+    given = {"location": db.location, "stream": "s"}
+    with pytest.raises(penstock.InvalidError, match="20 entries of stream s"):
+        list(read_part(read_options(given, streaming=False), Chosen(), part))
+    skipping = read_options({**given, "failOnDataLoss": "false"}, streaming=False)
+    assert list(read_part(skipping, Chosen(), part)) == []
+    assert last_read(db).evicted == 20

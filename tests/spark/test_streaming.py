@@ -118,7 +118,7 @@ def test_evicted_entries_end_the_query_or_are_counted(
     skipping = doubled(spark, db, failOnDataLoss="false")
     copy(skipping, place(db), tmp_path / "c", stream="out")
     assert data_of(db) == expected(0, 10) + expected(20, 30)
-    assert sum(told.evicted for told in db.bulk.progress() if told.kind == "read") == 10
+    assert sum(told.total_evicted for told in db.bulk.progress() if told.kind == "read") == 10
 
 
 def test_a_stream_that_was_made_again_is_another_one(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as all of Spark calls it
 
 import penstock
+from penstock.spark.staging import StreamStage
 from spark.tables import save
 
 
@@ -79,7 +81,7 @@ def test_a_named_batch_is_written_once(spark: SparkSession, db: penstock.Databas
         ("id", "columns data and"),
         ("cast(id AS string) AS data, id", "not data, id"),
         ("id AS data", "column data cannot be bigint"),
-        ("cast(null AS string) AS data", "data is null in row 0"),
+        ("cast(null AS string) AS data", "data is null in some row"),
     ],
 )
 def test_what_cannot_be_written_is_told(
@@ -131,3 +133,15 @@ def test_a_queue_that_is_not_there_fails_the_write(
         save(frame, place(db), messages="true")
     db.publish(b"after")
     assert [message.payload for message in everything.claim(10, wait=20)] == [b"after"]
+
+
+def test_a_task_that_has_no_rows_yet_keeps_the_staging_of_its_job(
+    db: penstock.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the lease of what the others staged could end before its first rows come."""
+    monkeypatch.setattr("penstock.spark.staging.RENEW_SECONDS", 0.01)
+    stage = StreamStage(db.bulk, b"job")
+    with stage.running():
+        while stage._staging is None:
+            time.sleep(0.01)
+    assert db.bulk.begin(key=b"job") == stage._staging

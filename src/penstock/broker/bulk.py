@@ -70,6 +70,7 @@ class LogSize(msgspec.Struct, frozen=True):
 class Wanted(msgspec.Struct, frozen=True):
     """Which rows and columns of a log a read is about."""
 
+    log_id: int | None = None  # this one, and none that has its name by now
     tags: list[bytes] | None = None
     time_low_ms: int | None = None
     time_high_ms: int | None = None
@@ -208,8 +209,10 @@ class Bulk:
             state = await open_target(view, name or METADATA)
             count = Counts(end=low)
             batches: list[pa.RecordBatch] = []
-            if state is None:
-                return FoundRows(b"", msgspec.structs.replace(count, end=high))
+            if state is None or wanted.log_id not in (None, state.log_id):
+                return FoundRows(
+                    _stream_of([], pa.schema([])), Counts(evicted=high - low, end=high)
+                )
             if name is None:
                 schema = message_schema(headers=wanted.headers, payload=wanted.payload)
                 found = message_columns(
@@ -223,10 +226,12 @@ class Bulk:
                     time_low_ms=wanted.time_low_ms, time_high_ms=wanted.time_high_ms,
                     meta=wanted.headers,
                 )  # fmt: skip
+            size = 0
             async with aclosing(found):  # type: ignore[type-var]
                 async for batch in found:
                     batches.append(batch)
-                    if count.bytes >= READ_BYTES:
+                    size += batch.nbytes
+                    if size >= READ_BYTES:
                         break
             return FoundRows(_stream_of(batches, schema), count)
 

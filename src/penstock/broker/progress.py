@@ -72,6 +72,7 @@ class Progress(msgspec.Struct, frozen=True):
     evicted: int
     total_rows: int
     total_bytes: int
+    total_evicted: int
     offset: int | None  # where a streaming read is
     latest: int | None  # where it could be
     updated_ms: int
@@ -88,7 +89,7 @@ class _Entry:
         self.query: str | None = None
         self.batch: int | None = None
         self.parts: dict[int, dict[str, int]] = {}
-        self.total_rows = self.total_bytes = 0
+        self.total_rows = self.total_bytes = self.total_evicted = 0
         self.offset: int | None = None
         self.latest: int | None = None
         self.updated_ms = 0
@@ -101,6 +102,7 @@ class _Entry:
             sums = self.sums()
             self.total_rows += sums["rows"]
             self.total_bytes += sums["bytes"]
+            self.total_evicted += sums["evicted"]
             self.parts, self.batch = {}, batch
 
 
@@ -149,6 +151,7 @@ def _shown(name: str, entry: _Entry) -> Progress:
         batch=entry.batch,
         total_rows=entry.total_rows + sums["rows"],
         total_bytes=entry.total_bytes + sums["bytes"],
+        total_evicted=entry.total_evicted + sums["evicted"],
         offset=entry.offset,
         latest=entry.latest,
         updated_ms=entry.updated_ms,

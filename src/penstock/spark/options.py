@@ -17,6 +17,7 @@ from penstock.errors import InvalidError
 from penstock.log.catalogue import LogName, stream_name
 from penstock.queue.state import queue_name
 from penstock.queue.statecolumns import STATES
+from penstock.store.location import folder_of
 
 #: Where a read begins or ends: an offset, a time in milliseconds, or one of the words.
 Edge = int | datetime | Literal["earliest", "latest"]
@@ -29,7 +30,7 @@ _COMMON = {"location"}
 _READ = {
     "stream", "messages", "queue", "state", "startingoffsets", "endingoffsets",
     "maxmessagespertrigger", "failondataloss", "includeheaders", "includepayload",
-    "minpartitions", "rowsperpartition",
+    "minpartitions", "rowsperpartition", "pushfilters",
 }  # fmt: skip
 _WRITE = {"stream", "messages", "queue", "producer", "sequence"}
 #: What somebody who comes from elsewhere may write.
@@ -70,6 +71,7 @@ class ReadOptions(msgspec.Struct, frozen=True):
     payload: bool
     min_partitions: int | None
     rows_per_partition: int
+    push_filters: bool
 
 
 class WriteOptions(msgspec.Struct, frozen=True):
@@ -108,6 +110,7 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         payload=_truth(options, "includePayload", source.kind != "queue"),
         min_partitions=_optional_count(options, "minPartitions"),
         rows_per_partition=_optional_count(options, "rowsPerPartition") or ROWS_PER_PARTITION,
+        push_filters=_truth(options, "pushFilters", False),
     )
 
 
@@ -146,7 +149,9 @@ def _location(options: Mapping[str, str]) -> str:
             f"{location} is in the memory of one process, and Spark has several",
             hint="use a folder, or penstock://host:port",
         )
-    return location
+    # Relative to where the driver's JVM was started; executors have folders of their own.
+    folder = None if location.startswith("penstock://") else folder_of(location)
+    return location if folder is None else str(folder)
 
 
 def _source(options: Mapping[str, str]) -> Source:

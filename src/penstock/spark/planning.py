@@ -36,6 +36,8 @@ from penstock.spark.options import Edge, ReadOptions, Source
 
 #: A read that is not larger comes through the broker.
 DIRECT_BYTES = 8 << 20
+#: Nor one of fewer entries; what was linked a moment ago looks smaller than it is.
+DIRECT_ROWS = 200_000
 #: Enough work for a second task.
 WORTH_ROWS = 100_000
 #: While nobody renews it; tasks do, as long as they read.
@@ -143,7 +145,7 @@ class Chosen:
         self.time_low_ms = max(self.time_low_ms or 0, us // 1000)
 
     def _not_after(self, us: int) -> None:
-        end_ms = us // 1000 + 1
+        end_ms = max(0, us // 1000 + 1)
         self.time_high_ms = end_ms if self.time_high_ms is None else min(self.time_high_ms, end_ms)
 
 
@@ -162,7 +164,7 @@ def resolve(edge: Edge, bulk: Bulk, source: Source, size: LogSize) -> int:
         case int():
             return edge
         case _:
-            return bulk.seek_time(source.log, _microseconds(edge) // 1000)
+            return bulk.seek_time(source.log, max(0, _microseconds(edge) // 1000))
 
 
 def plan_log(
@@ -172,7 +174,7 @@ def plan_log(
     if rows <= 0:
         return []
     checkpoint = None
-    if rows * size.mean_bytes > DIRECT_BYTES:
+    if rows > DIRECT_ROWS or rows * size.mean_bytes > DIRECT_BYTES:
         checkpoint = bulk.checkpoint(CHECKPOINT_MS)
     edges = _edges(options, low, high)
     return [

@@ -50,6 +50,8 @@ from penstock.spark.planning import (
 )
 from penstock.spark.reading import read_part
 from penstock.spark.ship import shipped
+from penstock.store.folder import require_location
+from penstock.store.location import folder_of
 
 #: The number of the part that tells what was evicted before any task could read it.
 _BEFORE = (1 << 31) - 1
@@ -67,6 +69,9 @@ def _tell_lost(bulk: Bulk, options: ReadOptions, read: str, lost: int, batch: in
 
 
 class BatchReader(DataSourceReader):
+    """Without filters: Spark keeps the partitions of the last pushdown with the frame, and would
+    give them to the next query on it, whatever that one asks for."""
+
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
         self._chosen = Chosen()
@@ -74,13 +79,9 @@ class BatchReader(DataSourceReader):
     def __reduce__(self) -> Any:
         return shipped(self)
 
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
-        for each in filters:
-            self._chosen.add(self._options.source, each)
-        return self._chosen.left
-
     def partitions(self) -> list[InputPartition]:
         options, chosen, read = self._options, self._chosen, _read_id()
+        check_there(options)
         bulk = database(options.location).bulk
         source = options.source
         if source.kind == "queue":
@@ -120,6 +121,22 @@ class BatchReader(DataSourceReader):
             yield from read_part(self._options, self._chosen, partition)
 
 
+class FilteringReader(BatchReader):
+    """For a frame that is used with one set of filters (the option pushFilters)."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802
+        for each in filters:
+            self._chosen.add(self._options.source, each)
+        return self._chosen.left
+
+
+def check_there(options: ReadOptions) -> None:
+    """A read makes no location: a misspelt one would be empty."""
+    folder = None if "://" in options.location else folder_of(options.location)
+    if folder is not None:
+        require_location(folder)
+
+
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -140,6 +157,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._bulk.log_size(self._options.source.log)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
+        check_there(self._options)
         options, size = self._options, self._size()
         starting = "latest" if options.starting is None else options.starting
         return _offset(size, resolve(starting, self._bulk, options.source, size))
@@ -154,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802
         size = self._size()
         end = size.next
-        if self._until is not None and self._until.log_id == size.log_id:
+        if self._until is not None and self._until.log_id in (0, size.log_id):
             end = min(end, self._until.next)
         begin, again = self._begin(start, size)
         if end <= begin and not again:

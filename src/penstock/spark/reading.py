@@ -75,11 +75,15 @@ def _batches(
         try:
             yield from _from_store(options, chosen, part, bulk, count)
             return
-        except (NotFoundError, UnavailableError, InvalidError):
+        except (NotFoundError, UnavailableError, InvalidError) as error:
             # The rows of a log do not change, so the broker's are the same ones.
             if part.pages is not None:
-                raise
-    wanted = _wanted(options, chosen)
+                raise NotFoundError(
+                    f"the moment of {options.source} that this frame shows cannot be read: {error}",
+                    hint="load it again; a frame's moment is kept for 15 minutes after its last "
+                    "task, and is read from the store itself",
+                ) from error
+    wanted = _wanted(options, chosen, part)
     while count.end < part.high:
         found = bulk.read(options.source.log, count.end, part.high, wanted)
         _add(count, found.count)
@@ -93,8 +97,9 @@ def _add(count: Counts, more: Counts) -> None:
         setattr(count, name, getattr(count, name) + getattr(more, name))
 
 
-def _wanted(options: ReadOptions, chosen: Chosen) -> Wanted:
+def _wanted(options: ReadOptions, chosen: Chosen, part: Part) -> Wanted:
     return Wanted(
+        log_id=part.log_id,
         tags=None if chosen.tags is None else sorted(chosen.tags),
         time_low_ms=chosen.time_low_ms,
         time_high_ms=chosen.time_high_ms,

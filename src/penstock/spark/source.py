@@ -17,10 +17,19 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidError
-from penstock.spark.options import read_options, write_options
-from penstock.spark.reader import BatchReader, StreamReader
+from penstock.spark.options import ReadOptions, read_options, write_options
+from penstock.spark.reader import BatchReader, FilteringReader, StreamReader
 from penstock.spark.schema import schema_of
 from penstock.spark.writer import BatchWriter, StreamWriter
+
+
+def _check_schema(options: ReadOptions, given: StructType) -> None:
+    own = schema_of(options)
+    if given.simpleString() != own.simpleString():
+        raise InvalidError(
+            f"the columns are {own.simpleString()}, not {given.simpleString()}",
+            hint="leave .schema() out, and select what you need",
+        )
 
 
 class PenstockSource(DataSource):
@@ -34,10 +43,14 @@ class PenstockSource(DataSource):
         return schema_of(read_options(self.options, streaming=streaming))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        return BatchReader(read_options(self.options, streaming=False))
+        options = read_options(self.options, streaming=False)
+        _check_schema(options, schema)
+        return FilteringReader(options) if options.push_filters else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return StreamReader(read_options(self.options, streaming=True))
+        options = read_options(self.options, streaming=True)
+        _check_schema(options, schema)
+        return StreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:

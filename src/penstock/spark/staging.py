@@ -1,8 +1,8 @@
 """One task's part of a write: rows become nodes, and nodes are staged as they come.
 
 Contract     `TaskStage` is used by one task: `add` any number of times, `finish` at the end.
-             Nothing is begun for a task without rows. All tasks of a job share a staging by its
-             key; each has a random writer number of its own, so that a task that runs twice, at
+             Nothing is begun for a short task without rows. All tasks of a job share a staging by
+             its key; each has a random writer number of its own, so that a task that runs twice, at
              once or after a failure, stages beside itself, and the driver names which one counts.
 Lease        A thread renews it while the task runs, also while it waits for rows: as long as one
              task of the job runs, everything that the job has staged stays.
@@ -17,7 +17,6 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from penstock.client.bulk import Bulk
 from penstock.client.publish import items_of
@@ -67,10 +66,10 @@ class TaskStage(ABC):
 
     def _renew(self) -> None:
         while not self._stopped.wait(RENEW_SECONDS):
-            if self._staging is not None:
-                # Where it cannot be renewed any more, the next stage says so.
-                with suppress(PenstockError):
-                    self._bulk.renew(self._staging)
+            # Also one that has no rows yet: others of its job may have staged theirs. Where it
+            # cannot be renewed any more, the next stage says so.
+            with suppress(PenstockError):
+                self._bulk.renew(self.staging)
 
     def add(self, batch: pa.RecordBatch) -> None:
         self._gathered.append(batch)
@@ -149,6 +148,5 @@ def _binary(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         column = column.cast(pa.binary() if pa.types.is_string(column.type) else pa.large_binary())
     if name == "data" and column.null_count:
-        row = pc.index(column.is_null(), True).as_py()
-        raise InvalidError(f"data is null in row {row} of a partition", hint="filter, or coalesce")
+        raise InvalidError("data is null in some row", hint="filter those, or coalesce")
     return column

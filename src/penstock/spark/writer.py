@@ -11,7 +11,9 @@ Processes    `write` runs in the workers, `commit` and `abort` in a short-lived 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +28,14 @@ from pyspark.sql.types import StructType
 
 from penstock.client.bulk import Bulk
 from penstock.clock import SystemClock
-from penstock.errors import ConflictError, InvalidError
+from penstock.errors import ConflictError, InvalidError, PenstockError
 from penstock.spark.handles import database
 from penstock.spark.options import WriteOptions
 from penstock.spark.schema import check_written
 from penstock.spark.ship import shipped
 from penstock.spark.staging import MessageStage, StreamStage, TaskStage
+
+_log = logging.getLogger("penstock")
 
 QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
@@ -79,15 +83,24 @@ def _link(
         raise ConflictError("what the first tasks had staged is gone", hint="run the job again")
     (staging,) = stagings
     assert staging is not None, "there are rows"
-    bulk.link(
+    linked = bulk.link(
         staging,
         options.source.log,
         [each.writer for each in staged],
         producer=None if producer is None else producer.encode(),
         sequence=sequence,
     )
-    # Linked before, by another staging: then this one is of no use any more.
-    bulk.drop(staging)
+    rows = sum(each.rows for each in staged)
+    if len(linked) != rows:
+        _log.warning(
+            "batch %s of %s was written before, with %d rows; this time it has %d, and they are "
+            "left out. If its checkpoint was restored from a copy, rows are missing",
+            sequence, producer, len(linked), rows,
+        )  # fmt: skip
+    # Linked before, by another staging: then this one is of no use any more. What is linked stays
+    # so, whatever becomes of this call.
+    with suppress(PenstockError):
+        bulk.drop(staging)
 
 
 def _abandon(bulk: Bulk, messages: Sequence[Staged | None]) -> None:

@@ -267,6 +267,9 @@ def test_reports_become_progress(door: Door) -> None:
     (found,) = door.bulk.progress()
     assert (found.rows, found.bytes, found.nodes, found.skipped, found.evicted) == (5, 50, 1, 0, 3)
     assert (found.total_rows, found.total_bytes, found.batch, found.query) == (25, 250, 1, "q")
+    door.bulk.report(Part("r", "stream a", 0, 5, 50, 1, 0, query="q", batch=2))
+    (found,) = door.bulk.progress()
+    assert (found.evicted, found.total_evicted) == (0, 3)
     assert (found.offset, found.latest, found.lag) == (40, 100, 60)
 
 
