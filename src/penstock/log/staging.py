@@ -53,6 +53,9 @@ from penstock.log.timers import garbage_due, staging_due
 STAGE_BYTES_MAX = 4 << 20
 LEASE_MS = 60_000
 KEY_BYTES_MAX = 255
+#: The row of a staging names its writers, and is written with every part of each: with this many a
+#: commit takes 20 ms.
+WRITERS_MAX = 10_000
 RESERVE_MAX = 1_000_000
 
 
@@ -163,6 +166,11 @@ def stage_step(
         counts = _extended(writers.get(writer, ()), n, bodies, writer)
         if counts:
             writers[writer] = counts
+        if len(writers) > WRITERS_MAX:
+            raise InvalidError(
+                f"staging {staging_id} has {WRITERS_MAX:,} writers, and can have no more",
+                hint="write from fewer tasks: coalesce the frame",
+            )
         renewed = msgspec.structs.replace(
             row,
             deadline_ms=_deadline(now, row.lease_ms),

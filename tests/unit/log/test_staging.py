@@ -299,3 +299,14 @@ async def test_open_linked_and_revoked_stagings_are_found_after_a_restart() -> N
         ("staging", open_id): 1_000_777,
         ("staging", linked_id): 0,
     }
+
+
+async def test_a_staging_has_so_many_writers_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.log.staging.WRITERS_MAX", 2)
+    driver, staging_id = await begun()
+    for writer in (1, 2):
+        await stage(driver, staging_id, writer, b"x")
+    with pytest.raises(InvalidError, match="no more"):
+        await stage(driver, staging_id, 3, b"x")
+    await driver.do(stage_step(staging_id, 1, 1, build_bodies([b"y"])))
+    assert await driver.do(link_step(staging_id, [(A, [2, 1])])) == (range(3),)
