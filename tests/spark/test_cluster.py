@@ -11,6 +11,8 @@ import pytest
 
 from spark.cluster import Cluster
 
+pytestmark = pytest.mark.slow
+
 
 class Answers(NamedTuple):
     ran: list[tuple[str, str]]

@@ -58,18 +58,19 @@ class DemoResult(msgspec.Struct, frozen=True):
     reopen_ms: list[float]  # after each kill
     share: ShareResult
     jobs: JobsResult
-    spark: SparkResult | None  # None: it is not installed
+    spark: SparkResult | None  # None: it is not installed, or not wanted
 
 
 def demo(
     kills: Annotated[int, typer.Option(min=1, max=100, help="How often to kill.")] = 5,
+    spark: Annotated[bool, typer.Option(help="Send a stream through Spark, too.")] = True,
     folder: Folder = None,
     as_json: Json = False,
 ) -> None:
     """Kill processes in the middle of their work, again and again, and count what was lost."""
     work = Path(tempfile.mkdtemp(prefix="penstock-demo-", dir=folder))
     try:
-        result = run(work, kills=kills)
+        result = run(work, kills=kills, spark=spark)
     finally:
         shutil.rmtree(work, ignore_errors=True)
     if as_json:
@@ -79,20 +80,20 @@ def demo(
         console.print(result_table(result))
         console.print(share_table(result.share))
         console.print(jobs_table(result.jobs))
-        if result.spark is None:
-            console.print("Spark is not installed: pip install 'penstock[spark]' shows more")
-        else:
+        if result.spark is not None:
             console.print(spark_table(result.spark))
+        elif spark:
+            console.print("Spark is not installed: pip install 'penstock[spark]' shows more")
     if not result.kept:
         raise typer.Exit(1)
 
 
-def run(work: Path, *, kills: int) -> DemoResult:
+def run(work: Path, *, kills: int, spark: bool = True) -> DemoResult:
     location = str(work / "store")
     acknowledged: list[Acknowledged] = []
     reopen_ms: list[float] = []
     with progress_bars() as bars:
-        spark_kills = SPARK_KILLS if has_spark() else 0
+        spark_kills = SPARK_KILLS if spark and has_spark() else 0
         task = bars.add_task("demo", total=3 * kills + spark_kills, note="")
         for round_ in range(kills):
             bars.update(task, note=f"round {round_ + 1}: writing")
@@ -113,16 +114,16 @@ def run(work: Path, *, kills: int) -> DemoResult:
 
         shared = share(work, members=MEMBERS, kills=kills, report=report)
         jobs = share_jobs(work, workers=MEMBERS, kills=kills, report=report)
-        spark = through_spark(work, kills=spark_kills, report=report) if spark_kills else None
+        sparked = through_spark(work, kills=spark_kills, report=report) if spark_kills else None
     verdict = compare(acknowledged, found)
     return DemoResult(
         kills=kills,
         verdict=verdict,
-        kept=verdict.kept and shared.kept and jobs.kept and (spark is None or spark.kept),
+        kept=verdict.kept and shared.kept and jobs.kept and (sparked is None or sparked.kept),
         reopen_ms=reopen_ms,
         share=shared,
         jobs=jobs,
-        spark=spark,
+        spark=sparked,
     )
 
 

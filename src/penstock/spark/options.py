@@ -22,7 +22,9 @@ from penstock.store.location import folder_of
 #: Where a read begins or ends: an offset, a time in milliseconds, or one of the words.
 Edge = int | datetime | Literal["earliest", "latest"]
 
-ROWS_PER_PARTITION = 500_000
+#: A task costs some 80 ms besides its rows: measured with 10 million rows on two cores, 500,000
+#: each gave 3.2 million rows/s, 2,500,000 gave 4.4.
+ROWS_PER_PARTITION = 2_500_000
 #: Spark hands these to sources and sinks, whether they want them or not.
 _SPARKS_OWN = {"path", "checkpointlocation", "queryname", "outputmode"}
 

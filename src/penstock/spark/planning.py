@@ -10,6 +10,7 @@ Parts        are plain values that travel to other processes.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -38,7 +39,7 @@ from penstock.spark.options import Edge, ReadOptions, Source
 DIRECT_BYTES = 8 << 20
 #: Nor one of fewer entries; what was linked a moment ago looks smaller than it is.
 DIRECT_ROWS = 200_000
-#: Enough work for a second task.
+#: Enough work for one task more.
 WORTH_ROWS = 100_000
 #: While nobody renews it; tasks do, as long as they read.
 CHECKPOINT_MS = 15 * 60_000
@@ -186,8 +187,9 @@ def plan_log(
 def _edges(options: ReadOptions, low: int, high: int) -> list[int]:
     rows = high - low
     wanted = max(math.ceil(rows / options.rows_per_partition), options.min_partitions or 0)
-    if options.min_partitions is None and rows >= WORTH_ROWS:
-        wanted = max(wanted, 2)
+    if options.min_partitions is None:
+        # How many cores Spark has is not known here; those of the driver's machine are a guess.
+        wanted = max(wanted, min(len(os.sched_getaffinity(0)), rows // WORTH_ROWS))
     step = math.ceil(rows / min(wanted, rows))
     if step >= NODE_ENTRIES:
         # Two tasks would both open the node that lies over a border.
