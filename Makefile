@@ -45,11 +45,12 @@ test-slow: $(STAMP) ## the long suites: many crashes, power cuts, large logs
 	@test "$$(id -u)" = 0 || echo "note: the power-loss tests mount a file system and skip unless run as root"
 	$(BIN)/pytest -m slow -rs --durations=10 $(ARGS)
 
-bench: $(STAMP) ## measure the log beside the disk's own limit, and streams and queues beside servers that are there
+bench: $(STAMP) ## measure the log beside the disk, streams and queues beside servers that are there, Spark beside Parquet
 	$(BIN)/penstock bench log $(ARGS)
 	@if command -v redis-server >/dev/null; then $(BIN)/penstock bench stream; \
 	  else echo "note: bench stream needs redis-server: apt-get install redis-server"; fi
 	$(BIN)/penstock bench queue
+	$(BIN)/penstock bench spark
 
 demo: $(STAMP) ## kill processes again and again, then count what was lost
 	$(BIN)/penstock demo $(ARGS)
