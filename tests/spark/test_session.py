@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -163,26 +164,30 @@ def test_without_pyspark_the_hint_says_what_to_install() -> None:
 
 
 def with_children(process: int) -> list[int]:
-    """A process and all that came from it."""
+    """A process and all that came from it; idle Python workers come and go."""
     found = [process]
-    for task in Path(f"/proc/{process}/task").iterdir():
-        for child in (task / "children").read_text().split():
-            found += with_children(int(child))
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in Path(f"/proc/{process}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += with_children(int(child))
     return found
 
 
 def listeners(process: int) -> list[str]:
     """The addresses, as the kernel writes them, on which a process accepts connections."""
     sockets = set()
-    for descriptor in Path(f"/proc/{process}/fd").iterdir():
-        try:
-            sockets.add(os.readlink(descriptor))
-        except FileNotFoundError:
-            continue  # closed meanwhile
+    try:
+        # The tables are those of the whole machine, so that our own serve as well.
+        tables = [Path(f"/proc/self/net/{name}").read_text() for name in ("tcp", "tcp6")]
+        for descriptor in Path(f"/proc/{process}/fd").iterdir():
+            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+                sockets.add(os.readlink(descriptor))
+    except FileNotFoundError:
+        return []  # an idle Python worker that has ended
     return [
         fields[1]
-        for table in ("tcp", "tcp6")
-        for line in Path(f"/proc/{process}/net/{table}").read_text().splitlines()[1:]
+        for table in tables
+        for line in table.splitlines()[1:]
         if (fields := line.split())[3] == "0A" and f"socket:[{fields[9]}]" in sockets
     ]
 

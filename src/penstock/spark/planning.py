@@ -190,13 +190,13 @@ def _edges(options: ReadOptions, low: int, high: int) -> list[int]:
     if options.min_partitions is None:
         # How many cores Spark has is not known here; those of the driver's machine are a guess.
         wanted = max(wanted, min(len(os.sched_getaffinity(0)), rows // WORTH_ROWS))
-    step = math.ceil(rows / min(wanted, rows))
-    if step >= NODE_ENTRIES:
-        # Two tasks would both open the node that lies over a border.
-        step = math.ceil(step / NODE_ENTRIES) * NODE_ENTRIES
-    first = low if step < NODE_ENTRIES else low // NODE_ENTRIES * NODE_ENTRIES
-    inner = [edge for edge in range(first + step, high, step) if edge > low]
-    return [low, *inner, high]
+    wanted = min(wanted, rows)
+    step = rows // wanted // NODE_ENTRIES * NODE_ENTRIES
+    if not step:
+        return [low + rows * i // wanted for i in range(wanted + 1)]
+    # Along the borders of full nodes: two tasks would both open one that lies over theirs.
+    first = low // NODE_ENTRIES * NODE_ENTRIES
+    return [low, *(edge for edge in range(first + step, high, step) if edge > low), high]
 
 
 def check_lost(options: ReadOptions, low: int, first: int) -> int:
