@@ -29,7 +29,7 @@ from penstock.store.diskthread import DiskThread
 from penstock.store.epoch import Epoch, claim
 from penstock.store.journal import Journal
 from penstock.store.recovery import Recovered, recover
-from penstock.store.slate import COMMON, Place, SlateRows, make_settings
+from penstock.store.slate import COMMON, Place, SlateRows, make_settings, tables_of
 
 R = TypeVar("R")
 
@@ -62,8 +62,16 @@ class Opening:
             )
         await self._step(partial(guard.check, folder))
         await self._step(epoch.check)
+        place = Place.folder(folder / "store")
+        # Before it is opened: the engine may read a table that was cut, again and again, and then
+        # nothing answers in time. And once more afterwards, for opening writes a manifest.
+        try:
+            await self._step(partial(check_tables, await tables_of(place), folder))
+        except BaseException:
+            place.release()
+            raise
         self.rows = rows = await SlateRows.open(
-            Place.folder(folder / "store"), _settings(slow_sync=not self.synced), durable_only=False
+            place, _settings(slow_sync=not self.synced), durable_only=False
         )
         await _check_epoch(rows, fenced)
         tables = await rows.tables()

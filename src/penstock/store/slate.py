@@ -180,6 +180,14 @@ async def writer_epoch(place: Place) -> int:
     return manifest.writer_epoch if manifest is not None else 0
 
 
+async def tables_of(place: Place) -> dict[str, int]:
+    """The SSTs that the newest manifest names, and how many bytes each must have at least; none
+    where there is no store yet."""
+    with translated():
+        manifest = await engine.AdminBuilder(place.path, place.objects).build().read_manifest(None)
+    return {} if manifest is None else _tables(manifest)
+
+
 async def read_row(place: Place, key: bytes) -> bytes | None:
     """One durable row, without becoming the writer and without leaving a checkpoint."""
     builder = engine.DbReaderBuilder(place.path, place.objects)
