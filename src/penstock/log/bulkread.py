@@ -3,57 +3,24 @@
 Contract     `read_at(location, checkpoint_id, make)` opens the store for itself, drives the batches
              that `make` gives for it, and closes it at the end, also when it is left early: a plain
              generator. Its event loop runs only while a batch is asked for; meanwhile the engine
-             reads ahead. `read_range` is that for a range of a log (columns.py).
+             reads ahead. `ask_at` is the same for one answer.
 Danger       Not for a thread whose event loop runs: there, await the batches themselves. A store
              does not survive a fork: nobody forks while one of these is under way.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import uvloop
 
-from penstock.log.columns import BATCH_ROWS, Counts, columns
-from penstock.log.state import LogRange
 from penstock.store.port import Reader
 from penstock.store.reader import open_reader
 
 R = TypeVar("R")
-
-
-def read_range(
-    location: str,
-    checkpoint_id: str,
-    log: LogRange,
-    low: int,
-    high: int,
-    *,
-    count: Counts,
-    tags: Collection[bytes] | None = None,
-    time_low_ms: int | None = None,
-    time_high_ms: int | None = None,
-    batch_rows: int = BATCH_ROWS,
-    meta: bool = False,
-) -> Iterator[pa.RecordBatch]:
-    def make(store: Reader) -> AsyncIterator[pa.RecordBatch]:
-        return columns(
-            store,
-            log,
-            low,
-            high,
-            count=count,
-            tags=tags,
-            time_low_ms=time_low_ms,
-            time_high_ms=time_high_ms,
-            batch_rows=batch_rows,
-            meta=meta,
-        )
-
-    return read_at(location, checkpoint_id, make)
 
 
 def read_at(

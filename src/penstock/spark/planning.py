@@ -1,9 +1,10 @@
-"""Which tasks read what: edges, filters and ranges become parts. Nothing of Spark but its filters.
+"""Which tasks read what: edges, filters and ranges become parts.
 
 Contract     `resolve` turns a starting or ending offset of the options into an offset. `plan_log`
              cuts a range into parts along the borders of full nodes. A large read pins a
              checkpoint, and its tasks read the store themselves; a small one, and the tail of a
              streaming one, asks the broker: that spares a flush and an opening of the store.
+             Filters are used only where a frame asks for it (reader.py).
 Parts        are plain values that travel to other processes.
 """
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +14,7 @@ import pytest
 from penstock.clock import SystemClock
 from penstock.codec.keys import node_key
 from penstock.errors import CorruptError, NotFoundError
-from penstock.log.bulkread import ask_at, read_range
+from penstock.log.bulkread import ask_at, read_at
 from penstock.log.columns import Counts, columns
 from penstock.log.state import LogRange, read_log
 from penstock.store.folder import FolderStore
@@ -47,6 +49,12 @@ async def made(folder: Path, *, damage: bool = False) -> tuple[str, list[pa.Reco
 
 def descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
+
+
+def read_range(
+    location: str, checkpoint_id: str, log: LogRange, low: int, high: int, **options: Any
+) -> Iterator[pa.RecordBatch]:
+    return read_at(location, checkpoint_id, lambda store: columns(store, log, low, high, **options))
 
 
 def test_the_batches_are_those_of_the_log(tmp_path: Path) -> None:
