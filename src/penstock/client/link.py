@@ -42,22 +42,31 @@ QueueErrand = Callable[[QueueBackend, int | None], Awaitable[R]]
 BulkErrand = Callable[[BulkBackend, int | None], Awaitable[R]]
 
 
+class Doors(Protocol):
+    """What can be asked of a broker, by view: of a Broker in this process, or a Remote."""
+
+    @property
+    def streams(self) -> Backend: ...
+
+    @property
+    def queues(self) -> QueueBackend: ...
+
+    @property
+    def bulk(self) -> BulkBackend: ...
+
+
 class Seat:
     """A broker that was found, and how to let it go."""
 
     def __init__(
         self,
-        backend: Backend,
-        queues: QueueBackend,
-        bulk: BulkBackend,
+        doors: Doors,
         close: Callable[[], Awaitable[None]],
         *,
         broker: Broker | None = None,
         term: int = 0,
     ) -> None:
-        self.backend = backend
-        self.queues = queues
-        self.bulk = bulk
+        self.doors = doors
         self.close = close
         self.broker = broker  # where it is in this process
         self.term = term
@@ -104,15 +113,15 @@ class Link:
     # -- calls
 
     def run(self, errand: Errand[R], *, again: bool, block_ms: int | None = 0) -> Work[R]:
-        return self._run(lambda seat, left_ms: errand(seat.backend, left_ms), again, block_ms)
+        return self._run(lambda seat, left_ms: errand(seat.doors.streams, left_ms), again, block_ms)
 
     def run_queues(
         self, errand: QueueErrand[R], *, again: bool, block_ms: int | None = 0
     ) -> Work[R]:
-        return self._run(lambda seat, left_ms: errand(seat.queues, left_ms), again, block_ms)
+        return self._run(lambda seat, left_ms: errand(seat.doors.queues, left_ms), again, block_ms)
 
     def run_bulk(self, errand: BulkErrand[R], *, again: bool) -> Work[R]:
-        return self._run(lambda seat, left_ms: errand(seat.bulk, left_ms), again, 0)
+        return self._run(lambda seat, left_ms: errand(seat.doors.bulk, left_ms), again, 0)
 
     async def _run(
         self,

@@ -65,7 +65,7 @@ class Solo:
         broker = await Broker.open(
             self.location, durability=self._durability, deadline=self._deadline, clock=self._clock
         )
-        return Seat(broker.streams, broker.queues, broker.bulk, broker.close, broker=broker)
+        return Seat(broker, broker.close, broker=broker)
 
     def trouble(self) -> str:
         return ""
@@ -116,9 +116,7 @@ class Folder:
             on_fenced=lambda: on_lost(seat),
         )
         broker = host.broker
-        seat = Seat(
-            broker.streams, broker.queues, broker.bulk, host.close, broker=broker, term=host.term
-        )
+        seat = Seat(broker, host.close, broker=broker, term=host.term)
         return seat
 
     def _connect(self, found: Answered, on_lost: OnLost) -> Seat:
@@ -203,6 +201,6 @@ def remote_seat(remote: Remote, on_lost: OnLost, *, term: int = 0) -> Seat:
         seat.hung = remote.hung
         on_lost(seat)
 
-    seat = Seat(remote, remote.queues, remote.bulk, close, term=term)
+    seat = Seat(remote, close, term=term)
     remote.on_lost = lost
     return seat

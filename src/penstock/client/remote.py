@@ -77,6 +77,7 @@ class Remote:
         #: It was there and gave no answer: stopped, or it hangs.
         self.hung = False
         self._listener = asyncio.get_running_loop().create_task(self._listen())
+        self.streams = self
         self.queues = RemoteQueues(self)
         self.bulk = RemoteBulk(self)
 
