@@ -71,6 +71,10 @@ class Entry(msgspec.Struct, eq=False):
     def over(self, now_ms: int) -> bool:
         return self.message.deadline_ms < now_ms
 
+    def worn(self, limit: int) -> bool:
+        """It had its attempts: with the last one, or because their maximum was lowered since."""
+        return 0 < limit <= self.attempts
+
 
 class Receipt(msgspec.Struct, eq=False):
     queue: Queue | None  # None: forged
@@ -175,6 +179,9 @@ class Model:
             if entry.over(now_ms):
                 self.drop(queue, entry)
                 continue
+            if entry.worn(queue.options.max_attempts):
+                self.fail_for_good(queue, entry, now_ms)
+                continue
             entry.attempts += 1
             entry.lease, queue.next_lease = queue.next_lease, queue.next_lease + 1
             entry.consumer, entry.claimed_ms = consumer, now_ms
@@ -211,15 +218,17 @@ class Model:
             Attempt(entry.consumer, now_ms, ending, reason)
         )
         entry.history = True
-        limit = queue.options.max_attempts
-        if limit and entry.attempts >= limit:
-            entry.ended_ms = now_ms
-            queue.failed.append(entry)
-            queue.failures += 1
+        if entry.worn(queue.options.max_attempts):
+            self.fail_for_good(queue, entry, now_ms)
             return
         wait_ms = _wait_ms(queue.options.backoff, entry.attempts) if delay_ms is None else delay_ms
         entry.visible_ms = now_ms + wait_ms
         queue.available[entry.id] = entry
+
+    def fail_for_good(self, queue: Queue, entry: Entry, now_ms: int) -> None:
+        entry.ended_ms = now_ms
+        queue.failed.append(entry)
+        queue.failures += 1
 
     def find(
         self, queue: Queue, receipts: Sequence[Receipt], now_ms: int

@@ -257,10 +257,12 @@ class Committer:
 
     # -- writes
 
-    async def submit(self, *steps: Step) -> list[Any]:
-        return await self.request(*steps)
+    async def submit(self, *steps: Step, begun: float | None = None) -> list[Any]:
+        """`begun` is when the call began (monotonic), where it looked something up before it came
+        here: its deadline counts from there, so that a call with two parts has one all the same."""
+        return await self.request(*steps, begun=begun)
 
-    def request(self, *steps: Step) -> asyncio.Future[list[Any]]:
+    def request(self, *steps: Step, begun: float | None = None) -> asyncio.Future[list[Any]]:
         """The same, without waiting: the place in the order is taken at once."""
         self._require_store()
         if self._closing:
@@ -271,7 +273,9 @@ class Committer:
                 hint="slow down and retry; nothing was written",
             )
         loop = asyncio.get_running_loop()
-        request = Request(steps, loop.create_future(), self._clock.monotonic())
+        if begun is None:
+            begun = self._clock.monotonic()
+        request = Request(steps, loop.create_future(), begun)
         self._waiting.append(request)
         self._waiting_bytes += request.size
         if self._drain is None or self._drain.done():

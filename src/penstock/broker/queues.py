@@ -91,7 +91,7 @@ ANSWER_BYTES = 128 << 20
 LIST_COUNT = 4
 LIST_BYTES = 16 << 20
 NONE = np.zeros(0, IN_FLIGHT)
-NO_BOUNDS = Bounds(0, 0)
+NO_BOUNDS = Bounds(0, 0, 0)
 
 
 class Queues:
@@ -133,13 +133,14 @@ class Queues:
             if existed is not None:
                 return bool(existed)
 
-    async def purge(self, name: LogName) -> int:
-        """What is there when it begins, and perhaps what comes while it runs. -> how many"""
+    async def purge(self, name: LogName, *, failed: bool = False) -> int:
+        """What is available, delayed and in flight when it begins, or what has failed by then, and
+        perhaps what comes while it runs. -> how many"""
         purged = Purged(0, NO_BOUNDS, more=True)
         count = 0
         while purged.more:
             bounds = None if purged.bounds is NO_BOUNDS else purged.bounds
-            (purged,) = await self._committer.submit(purge_step(name, bounds))
+            (purged,) = await self._committer.submit(purge_step(name, bounds, failed=failed))
             count += purged.count
         return count
 
@@ -184,16 +185,19 @@ class Queues:
 
     async def publish(self, items: Sequence[Item]) -> list[int]:
         """-> an id for each, in their order"""
+        begun = self._clock.monotonic()
         each = await self._message_bytes()
         if _is_small(items, each):
-            batches = [PreparedBatch(items)]
-        else:
-            batches = await self._prepared(items, each)
+            return await self._publish(PreparedBatch(items), begun)
         ids: list[int] = []
-        for batch in batches:
-            (published,) = await self._committer.submit(publish_step(batch))
-            self._reading.fresh.add(published, batch)
-            ids += published.ids
+        for batch in await self._prepared(items, each):
+            ids += await self._publish(batch)
+        return ids
+
+    async def _publish(self, batch: PreparedBatch, begun: float | None = None) -> list[int]:
+        (published,) = await self._committer.submit(publish_step(batch), begun=begun)
+        self._reading.fresh.add(published, batch)
+        ids: list[int] = published.ids
         return ids
 
     async def _message_bytes(self) -> int:
@@ -371,9 +375,10 @@ class Queues:
 
     async def _settle(self, receipts: Sequence[str], make_step: Any) -> list[bool]:
         """One truth per receipt; forged ones are as stale as old ones."""
+        begun = self._clock.monotonic()
         key = await self._key()
         leases, good = open_receipts(key, receipts)
-        (found,) = await self._committer.submit(make_step(leases))
+        (found,) = await self._committer.submit(make_step(leases), begun=begun)
         truths = iter(found)
         return [each and next(truths) for each in good]
 

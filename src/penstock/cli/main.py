@@ -14,7 +14,7 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from penstock.cli import bench, check, demo, serve
+from penstock.cli import bench, check, demo, doctor, queue, serve, stream, top, up, watch
 from penstock.cli.output import print_error, print_penstock_error
 from penstock.errors import (
     ConflictError,
@@ -46,9 +46,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(queue.app, name="queue")
+app.add_typer(stream.app, name="stream")
 app.command(name="check")(check.check)
 app.command(name="demo")(demo.demo)
+app.command(name="doctor")(doctor.doctor)
 app.command(name="serve")(serve.serve)
+app.command(name="top")(top.top)
+app.command(name="up")(up.up)
+app.command(name="watch")(watch.watch)
 
 
 def show_version(wanted: bool) -> None:

@@ -1,17 +1,34 @@
 """Options that several commands share, so that they are spelled and explained once.
 
-Contract     The location is `--location`, else the environment's PENSTOCK_LOCATION, else
-             LOCATION_DEFAULT. `--json` prints one JSON document on stdout and nothing else there.
+Contract     The location is `--location`, else the environment's PENSTOCK_LOCATION, else what
+             penstock.toml says (config.py), else LOCATION_DEFAULT. `--json` prints one JSON
+             document on stdout and nothing else there. What destroys something asks first, unless
+             `--yes` is given; where nobody can be asked, it is refused.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from penstock.cli.config import load_config
+from penstock.errors import InvalidError
+
 LOCATION_DEFAULT = "./penstock-data"
+
+
+def nobody_said(context: typer.Context, parameter: typer.CallbackParam) -> bool:
+    """Neither the command line nor the environment has a word on it."""
+    source = context.get_parameter_source(parameter.name or "")
+    return source is not None and source.name == "DEFAULT"
+
+
+def configured_location(context: typer.Context, parameter: typer.CallbackParam, value: str) -> str:
+    return load_config().location or value if nobody_said(context, parameter) else value
+
 
 Location = Annotated[
     str,
@@ -19,11 +36,14 @@ Location = Annotated[
         "--location",
         envvar="PENSTOCK_LOCATION",
         metavar="LOCATION",
-        help="A folder, or s3://bucket/prefix.",
+        help="A folder, s3://bucket/prefix, or penstock://host:port.",
+        callback=configured_location,
     ),
 ]
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
+
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 Folder = Annotated[
     Path | None,
@@ -35,3 +55,12 @@ Folder = Annotated[
         help="Work in a new folder inside this one; it is removed afterwards.",
     ),
 ]
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Go on, or end: nothing is destroyed unasked."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InvalidError(f"{question} Nobody can be asked here", hint="repeat it with --yes")
+    typer.confirm(question, abort=True, err=True)

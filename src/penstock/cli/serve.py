@@ -28,7 +28,8 @@ import uvloop
 
 from penstock.broker.broker import Broker
 from penstock.broker.commit import DEADLINE_SECONDS
-from penstock.cli.options import LOCATION_DEFAULT, Json
+from penstock.cli.config import load_config
+from penstock.cli.options import LOCATION_DEFAULT, Json, configured_location, nobody_said
 from penstock.client.host import serve_folder
 from penstock.clock import Clock, SystemClock
 from penstock.errors import FencedError, InvalidError, UnavailableError
@@ -52,40 +53,81 @@ class Ready(msgspec.Struct, frozen=True):
 Address = tuple[str, int]
 
 
+def _configured(context: typer.Context, parameter: typer.CallbackParam, value: Any) -> Any:
+    """What [serve] of penstock.toml says, where nobody said anything else."""
+    if nobody_said(context, parameter):
+        found = getattr(load_config().serve, parameter.name or "")
+        return value if found is None else found
+    return value
+
+
+ServedLocation = Annotated[
+    str,
+    typer.Argument(
+        envvar="PENSTOCK_LOCATION",
+        metavar="[LOCATION]",
+        help="A folder, s3://bucket/prefix, or memory://.",
+        callback=configured_location,
+    ),
+]
+Resp = Annotated[
+    str,
+    typer.Option(
+        "--resp",
+        metavar="HOST:PORT",
+        help="Where to listen; none for nowhere.",
+        callback=_configured,
+    ),
+]
+PasswordFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        metavar="F",
+        help="Clients must give what the first line says.",
+        callback=_configured,
+    ),
+]
+Password = Annotated[
+    str | None,
+    typer.Option(
+        "--password",
+        envvar="PENSTOCK_PASSWORD",
+        show_envvar=True,
+        help="The same, for all to see; better in the environment or a file.",
+    ),
+]
+
+
 def serve(
-    location: Annotated[
-        str,
-        typer.Argument(
-            envvar="PENSTOCK_LOCATION",
-            metavar="[LOCATION]",
-            help="A folder, s3://bucket/prefix, or memory://.",
-        ),
-    ] = LOCATION_DEFAULT,
-    resp: Annotated[
-        str, typer.Option("--resp", metavar="HOST:PORT", help="Where to listen; none for nowhere.")
-    ] = RESP_DEFAULT,
+    location: ServedLocation = LOCATION_DEFAULT,
+    resp: Resp = RESP_DEFAULT,
     idle_exit: Annotated[
         float | None,
         typer.Option("--idle-exit", metavar="S", help="End after S seconds without a client."),
     ] = None,
-    password_file: Annotated[
-        Path | None,
-        typer.Option(
-            "--password-file", metavar="F", help="Clients must give what the first line says."
-        ),
-    ] = None,
-    password: Annotated[
-        str | None,
-        typer.Option(
-            "--password",
-            envvar="PENSTOCK_PASSWORD",
-            show_envvar=True,
-            help="The same, for all to see; better in the environment or a file.",
-        ),
-    ] = None,
+    password_file: PasswordFile = None,
+    password: Password = None,
     as_json: Json = False,
 ) -> None:
     """Serve a location to redis-cli, redis-py and whatever else speaks RESP."""
+    start(
+        location, resp, password_file=password_file, password=password, idle_exit=idle_exit,
+        as_json=as_json,
+    )  # fmt: skip
+
+
+def start(
+    location: str,
+    resp: str,
+    *,
+    password_file: Path | None = None,
+    password: str | None = None,
+    idle_exit: float | None = None,
+    as_json: bool = False,
+    greet: Callable[[Address | None], None] = lambda _: None,
+) -> None:
+    """Check the options, then serve until the end; `greet` is called when clients may come."""
     address = parse_address(resp)
     if password_file is not None:
         password = read_password(password_file)
@@ -96,7 +138,9 @@ def serve(
     if address is not None and password is None:
         require_loopback(address[0])
     raise_file_limit()
-    uvloop.run(run(location, address, password=password, idle_exit=idle_exit, as_json=as_json))
+    uvloop.run(
+        run(location, address, password=password, idle_exit=idle_exit, as_json=as_json, greet=greet)
+    )
 
 
 def parse_address(text: str) -> Address | None:
@@ -146,6 +190,7 @@ async def run(
     password: str | None,
     idle_exit: float | None,
     as_json: bool,
+    greet: Callable[[Address | None], None] = lambda _: None,
     clock: Clock | None = None,
 ) -> None:
     clock = clock or SystemClock()
@@ -157,7 +202,9 @@ async def run(
             server = Server(seat.broker, password=password, clock=clock)
             try:
                 port = await listen(server, address)
-                announce(location, address and (address[0], port or 0), as_json=as_json)
+                bound = address and (address[0], port or 0)
+                announce(location, bound, as_json=as_json)
+                greet(bound)
                 await until_told(stop, Doors([server, *seat.servers]), idle_exit, clock)
             finally:
                 await server.close()

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 from msgspec import UNSET, UnsetType
 
 from penstock.broker.queueanswers import Page, QueueMessage
-from penstock.client.checks import check_int, milliseconds
+from penstock.client.checks import check_bool, check_int, milliseconds
 from penstock.client.consume import LEFT, Holding, How, Manner, reason_of
 from penstock.client.handles import AsyncHandle, Handle
 from penstock.client.link import QueueErrand
@@ -358,9 +358,11 @@ class AsyncQueue(AsyncHandle):
         """End a pause."""
         return self._run(lambda queues, _: queues.play(self._name), again=True)
 
-    def purge(self) -> Work[int]:
-        """Remove what is available, delayed and in flight. -> how many"""
-        return self._run(lambda queues, _: queues.purge(self._name))
+    def purge(self, *, failed: bool = False) -> Work[int]:
+        """Remove what is available, delayed and in flight; or, with `failed`, the messages that
+        have failed for good. -> how many"""
+        check_bool("failed", failed)
+        return self._run(lambda queues, _: queues.purge(self._name, failed=failed))
 
     def alter(
         self,

@@ -108,8 +108,8 @@ class RemoteQueues:
     async def play(self, name: LogName) -> None:
         await self._remote.ask("QUEUE.PLAY", name.name)
 
-    async def purge(self, name: LogName) -> int:
-        return int(await self._remote.ask("QUEUE.PURGE", name.name))
+    async def purge(self, name: LogName, *, failed: bool = False) -> int:
+        return int(await self._remote.ask("QUEUE.PURGE", name.name, *["FAILED"] * failed))
 
     async def configure(self, *, reclaim: Literal["done", "retention"]) -> None:
         await self._remote.ask("QUEUE.CONFIG", "RECLAIM", reclaim)

@@ -151,6 +151,7 @@ class Bounds(msgspec.Struct, frozen=True):
 
     page: int
     lease: int
+    failed: int  # a page, too
 
 
 class Purged(msgspec.Struct, frozen=True):
@@ -159,19 +160,29 @@ class Purged(msgspec.Struct, frozen=True):
     more: bool
 
 
-def purge_step(name: LogName, bounds: Bounds | None = None) -> Step:
-    """Take away what is available and in flight, a part. What comes while it runs may go too.
-    -> Purged"""
+def purge_step(name: LogName, bounds: Bounds | None = None, *, failed: bool = False) -> Step:
+    """Take away what is available and in flight, or what has failed, a part. What comes while it
+    runs may go too. -> Purged"""
+    kinds = (PageKind.FAILED,) if failed else _HELD
 
     async def body(draft: Draft) -> Purged:
         change = await draft.queue(name)
-        limits = bounds or Bounds(change.head.next_available, change.head.next_lease)
-        count = await _take_away(draft, change, _HELD, limits)
+        limits = bounds or _bounds(change)
+        count = await _take_away(draft, change, kinds, limits)
         change.set(purged=change.head.purged + count)
-        more = any(len(_lines(change, kind, limits)) for kind in _HELD)
+        more = any(len(_lines(change, kind, limits)) for kind in kinds)
         return Purged(count, limits, more)
 
     return draft_step(body)
+
+
+def _bounds(change: Change) -> Bounds:
+    failed = change.lines[PageKind.FAILED]["page"]
+    return Bounds(
+        change.head.next_available,
+        change.head.next_lease,
+        int(failed.max()) + 1 if len(failed) else 0,
+    )
 
 
 def _lines(change: Change, kind: PageKind, bounds: Bounds | None) -> Entries:
@@ -180,6 +191,8 @@ def _lines(change: Change, kind: PageKind, bounds: Bounds | None) -> Entries:
         return lines
     if kind is PageKind.AVAILABLE:
         return lines[lines["page"] < bounds.page]
+    if kind is PageKind.FAILED:
+        return lines[lines["page"] < bounds.failed]
     # Leases of both sides may share the last page: those that began a moment ago go with it.
     return lines[first_leases(lines["page"]) < bounds.lease]
 

@@ -4,7 +4,10 @@ Contract     A `Page` holds entries of one kind. Available ones stand in the ord
              claimed within their priority: visible at, then id. Those in flight stand in the order
              of their lease numbers, done and failed ones as they came. Pages are replaced, never
              changed: `applied` gives the page after a delta, and is the only place that makes one.
-             `line_of` is what memory keeps of a page.
+             `line_of` is what memory keeps of a page. A consumer's number means something only
+             beside the names of its own page: memory numbers them as they come and keeps those
+             whose leases are gone, a row holds the names of its entries alone, and whoever reads
+             it numbers them anew.
 Invariants   Q1  an available page has one priority, and its entries are in order      (check.py)
              Q2  the page of a lease is its number divided by FLIGHT_LEASES            (check.py)
 """
@@ -43,7 +46,7 @@ class Page(msgspec.Struct, frozen=True, eq=False):
     sequence: int  # of the last operation it contains
     entries: Entries
     priority: int = 0  # of an available page
-    consumers: tuple[str, ...] = ()  # of one in flight
+    consumers: tuple[str, ...] = ()  # of one in flight; entries["consumer"] counts in here
 
     @property
     def memory_bytes(self) -> int:

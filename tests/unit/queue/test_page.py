@@ -83,6 +83,29 @@ def test_consumers_of_operations_keep_their_names_in_the_page() -> None:
     assert [again.consumers[i] for i in again.entries["consumer"]] == ["a", "b", "a"]
 
 
+def holders(page: Page) -> dict[int, str]:
+    names = [page.consumers[i] for i in page.entries["consumer"]]
+    return dict(zip(page.entries["lease_number"].tolist(), names, strict=True))
+
+
+def test_a_row_may_number_consumers_otherwise_and_what_follows_means_the_same_ones() -> None:
+    """The lease of the first consumer is gone: memory still has the name, the row does not."""
+    page = new_page(PageKind.IN_FLIGHT, 0)
+    for lease, name in ((1, "gone"), (2, "a")):
+        page = put(page, entries(PageKind.IN_FLIGHT, {"lease_number": lease}), (name,))
+    page = applied(page, Delta(page.kind, 0, removed=np.array([1], np.uint64)), (), 2)
+    read = decode_page(PageKind.IN_FLIGHT, 0, 0, encode_page(page))
+    assert (page.consumers, page.entries["consumer"].tolist()) == (("gone", "a"), [1])
+    assert (read.consumers, read.entries["consumer"].tolist()) == (("a",), [0])
+    # Each of these tables is the whole list of names of one of both pages, or neither's.
+    for lease, table in ((3, ("gone", "a")), (4, ("a",)), (5, ("a", "gone")), (6, ("b", "a"))):
+        row = {"lease_number": lease, "consumer": len(table) - 1}
+        page = put(page, entries(PageKind.IN_FLIGHT, row), table)
+        read = put(read, entries(PageKind.IN_FLIGHT, row), table)
+        assert holders(page)[lease] == table[-1]
+        assert holders(page) == holders(read)
+
+
 def test_an_empty_page_has_no_line_and_no_names() -> None:
     page = put(
         new_page(PageKind.IN_FLIGHT, 0), entries(PageKind.IN_FLIGHT, {"lease_number": 1}), ("a",)

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.broker.queuekeeping import GRACE_MS
-from penstock.errors import CorruptError, InvalidError, NotFoundError
+from penstock.errors import CorruptError, InvalidError, NotFoundError, UnavailableError
+from penstock.queue.allqueues import ALL_QUEUES
 from penstock.queue.item import Item
 from penstock.queue.state import queue_name
 from penstock.queue.taken import RECLAIM_MS
@@ -38,6 +39,44 @@ async def test_each_receipt_has_its_own_answer(world: World) -> None:
     truths = await queues.ack(Q, ["", second, forged, first, second])
     assert truths == [False, True, False, True, False]
     assert (await queues.stats(Q)).acked == 2
+
+
+@pytest.mark.parametrize("what", ["publish", "ack"])
+async def test_a_call_that_looks_something_up_first_has_one_deadline_all_the_same(
+    world: World, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """How many queues there are, or the key of receipts: once, after an opening. What that took is
+    not there any more for the commit, which may need half of the deadline."""
+    queues, committer = world.broker.queues, world.broker.committer
+    await queues.publish([Item(b"x")])
+    (held,) = await queues.claim(Q, 1, lease_ms=60_000)
+    half_ms = round(committer.deadline * 500)
+    read = committer.read
+
+    async def call(lookup_ms: int) -> Any:
+        committer.states.put(ALL_QUEUES, None)
+        queues._secret = None
+
+        async def slow(query: Any) -> Any:
+            found = await read(query)
+            world.clock.pass_ms(lookup_ms)
+            return found
+
+        monkeypatch.setattr(committer, "read", slow)
+        try:
+            if what == "publish":
+                return await queues.publish([Item(b"y"), Item(b"z")])
+            return await queues.ack(Q, [held.receipt])
+        finally:
+            monkeypatch.setattr(committer, "read", read)
+
+    before = committer.applied_n
+    with pytest.raises(UnavailableError, match="too slow") as caught:
+        await call(half_ms + 1)
+    assert "nothing was written" in caught.value.hint
+    assert committer.applied_n == before
+    assert len(await call(half_ms - 1)) == (2 if what == "publish" else 1)
+    assert committer.applied_n == before + 1
 
 
 async def test_expiry_of_many_single_messages_takes_few_commits(world: World) -> None:

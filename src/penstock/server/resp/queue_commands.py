@@ -39,7 +39,8 @@ QUEUE_COMMANDS = (
     _queue("PAUSE", 2, ("write", "fast"), "Stops claims.", "name"),
     _queue("PLAY", 2, ("write", "fast"), "Ends a pause.", "name"),
     _queue(
-        "PURGE", 2, ("write",), "Removes what is available, delayed and in flight.", "name",
+        "PURGE", -2, ("write",),
+        "Removes what is available, delayed and in flight, or what has failed.", "name [FAILED]",
     ),
     _queue(
         "CONFIG", 3, ("write",), "Sets when messages that are done with are removed.",

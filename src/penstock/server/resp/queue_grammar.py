@@ -63,6 +63,7 @@ class Play(msgspec.Struct, frozen=True):
 
 class Purge(msgspec.Struct, frozen=True):
     name: LogName
+    failed: bool = False
 
 
 class Reclaiming(msgspec.Struct, frozen=True):
@@ -231,6 +232,13 @@ def parse_ls(words: list[bytes]) -> Ls:
     return Ls(pattern)
 
 
+def parse_purge(words: list[bytes]) -> Purge:
+    rest = Words(words, 2)
+    failed = rest.has(b"FAILED")
+    rest.end()
+    return Purge(queue_of(words[1]), failed)
+
+
 def parse_reclaim(words: list[bytes]) -> Reclaiming:
     rest = Words(words, 1)
     if rest.option() != b"RECLAIM":
@@ -386,7 +394,7 @@ QUEUE_PARSERS: dict[str, Callable[[list[bytes]], QueueRequest]] = {
     "QUEUE.STATS": lambda words: ShowStats(queue_of(words[1])),
     "QUEUE.PAUSE": lambda words: Pause(queue_of(words[1])),
     "QUEUE.PLAY": lambda words: Play(queue_of(words[1])),
-    "QUEUE.PURGE": lambda words: Purge(queue_of(words[1])),
+    "QUEUE.PURGE": parse_purge,
     "QUEUE.CONFIG": parse_reclaim,
     "QUEUE.PUBLISH": parse_publish,
     "QUEUE.PUBLISHMANY": parse_publish_many,

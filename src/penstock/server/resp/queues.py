@@ -111,8 +111,8 @@ async def _run_small(
         case Play(name):
             await queues.play(name)
             return _OK
-        case Purge(name):
-            return await queues.purge(name)
+        case Purge(name, failed):
+            return await queues.purge(name, failed=failed)
         case Reclaiming(reclaim):
             await queues.configure(reclaim=reclaim)
             return _OK

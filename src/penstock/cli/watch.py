@@ -1,0 +1,271 @@
+"""`penstock watch`: announce the files of a folder to a queue.
+
+Contract     Every file that is complete is announced, as the URI of its path; one whose content
+             changed is announced again. What was announced before this process began is known
+             (watch_ledger.py), and what came while none ran is found by listing, which is the only
+             way in which anything is found: there are no events that could be missed. Ends with
+             SIGTERM or SIGINT, or with `--once` when all that is there is announced.
+Lost broker  The next round tries again. With `--once` it is the command's error.
+Not here     Which files are complete (watch_folder.py), loading them (`penstock ingest`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+from rich.console import Console
+
+from penstock.cli.opening import opened
+from penstock.cli.options import LOCATION_DEFAULT, Json, Location
+from penstock.cli.output import print_error, print_json, result_console
+from penstock.cli.watch_folder import Listing, Settling, being_written, list_files
+from penstock.cli.watch_ledger import Ledger
+from penstock.client.blockingqueue import Queue
+from penstock.client.database import Database
+from penstock.clock import Clock, SystemClock
+from penstock.errors import InvalidError, NotFoundError, UnavailableError
+from penstock.store.location import folder_of
+
+#: A listing takes at most this part of the time, however many files there are.
+_LISTING_SHARE = 0.1
+
+
+class WatchReport(msgspec.Struct, frozen=True):
+    folder: str
+    queue: str
+    announced: int  # by this run
+    known: int  # announced by earlier runs or by others
+    unfinished: int  # files that were not complete at the end
+    troubles: list[str]  # folders that could not be read
+
+
+class Manner(msgspec.Struct, frozen=True):
+    patterns: tuple[str, ...] = ()
+    recursive: bool = True
+    settle: float = 2.0
+    interval: float = 1.0
+    once: bool = False
+    again: bool = False
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the files arrive.")],
+    queue: Annotated[str, typer.Option("--queue", metavar="Q", help="Announce to this queue.")],
+    location: Location = LOCATION_DEFAULT,
+    patterns: Annotated[
+        list[str] | None,
+        typer.Option("--pattern", metavar="GLOB", help="Only such names, *.json; may be repeated."),
+    ] = None,
+    recursive: Annotated[
+        bool, typer.Option("--recursive/--flat", help="With the folders inside, or without.")
+    ] = True,
+    settle: Annotated[
+        float, typer.Option("--settle", metavar="S", help="Unchanged for S seconds is complete.")
+    ] = 2.0,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="S", help="Look every S seconds.")
+    ] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Announce what is there, and end.")] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Announce also what was announced before.")
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Announce the files that arrive in a folder to a queue, each one once.
+
+    The queue is made if it is not there: one that takes what is addressed to it, and nothing else.
+    """
+    manner = Manner(
+        tuple(patterns or ()), recursive, _seconds("--settle", settle, 0.0),
+        _seconds("--interval", interval, 0.01), once, again,
+    )  # fmt: skip
+    if not folder.is_dir():
+        kind = InvalidError if folder.exists() else NotFoundError
+        raise kind(f"{folder} is not a folder", hint="give the folder in which files arrive")
+    # One spelling, so that a file has one URI however the folder was named.
+    folder = folder.resolve()
+    with opened(location, create=True) as database, _told_to_end() as told:
+        ledger = Ledger(database, _queue(database, queue, told_of=not as_json), folder, _CLOCK)
+        watcher = Watcher(folder, folder_of_location(location), ledger, manner, _CLOCK)
+        if not as_json:
+            print(f"penstock watches {folder} for queue {queue}", flush=True)
+        with _shown(watcher):
+            watcher.run(told)
+        report = watcher.report(queue)
+    if as_json:
+        print_json(report)
+    else:
+        _print_report(report)
+
+
+_CLOCK = SystemClock()
+
+
+def folder_of_location(location: str) -> Path | None:
+    """A location may lie inside the folder; nothing of it is a file that arrived."""
+    if location.startswith("penstock://"):
+        return None
+    folder = folder_of(location)
+    return None if folder is None else folder.resolve()
+
+
+def _seconds(what: str, value: float, least: float) -> float:
+    if not math.isfinite(value) or value < least:
+        raise InvalidError(f"{what} is a number of seconds, at least {least:g}, not {value}")
+    return value
+
+
+def _queue(database: Database, name: str, *, told_of: bool) -> Queue:
+    queue = database.queue(name)
+    with contextlib.suppress(NotFoundError):
+        queue.describe()
+        return queue
+    # Sources count failures themselves; a queue that gives up on announcements would lose files.
+    made = database.create_queue(name, filter="false", max_attempts=0)
+    if told_of:
+        print(f"made queue {name}", flush=True)
+    return made
+
+
+class Watcher:
+    def __init__(
+        self, folder: Path, skip: Path | None, ledger: Ledger, manner: Manner, clock: Clock
+    ) -> None:
+        self._folder = folder
+        self._skip = skip
+        self._ledger = ledger
+        self._manner = manner
+        self._clock = clock
+        self._settling = Settling(int(manner.settle * 1e9))
+        self._known = len(ledger.announced)
+        self._salt = f":{clock.entropy(8).hex()}" if manner.again else ""
+        if manner.again:
+            ledger.announced.clear()
+        self._troubles: list[str] = []
+        self.announced = 0
+
+    @property
+    def unfinished(self) -> int:
+        return self._settling.waiting
+
+    def report(self, queue: str) -> WatchReport:
+        return WatchReport(
+            str(self._folder), queue, self.announced, self._known, self.unfinished, self._troubles
+        )
+
+    def run(self, told: threading.Event) -> None:
+        tidied = False
+        # Time enough for whatever is not being written to settle.
+        until = self._clock.monotonic() + 2 * self._manner.settle + self._manner.interval
+        while not told.is_set():
+            began = self._clock.monotonic()
+            listing = self._round()
+            if listing is not None and not tidied:
+                self._ledger.tidy(listing.files)
+                tidied = True
+            now = self._clock.monotonic()
+            if self._manner.once and (not self.unfinished or now >= until):
+                return
+            told.wait(max(self._manner.interval, (now - began) * (1 / _LISTING_SHARE - 1)))
+
+    def _round(self) -> Listing | None:
+        """None: it did not work out, and the reason was said."""
+        try:
+            listing = list_files(
+                self._folder,
+                patterns=self._manner.patterns,
+                recursive=self._manner.recursive,
+                skip=self._skip,
+            )
+        except OSError as error:
+            if self._manner.once:
+                raise UnavailableError(
+                    f"{self._folder}: {error.strerror}", hint="is it mounted, and readable?"
+                ) from None
+            self._complain([f"{self._folder}: {error.strerror}"])
+            return None
+        self._complain(listing.troubles)
+        try:
+            self._announce(listing)
+        except UnavailableError as error:
+            if self._manner.once:
+                raise
+            self._complain([str(error)])
+            return None
+        return listing
+
+    def _announce(self, listing: Listing) -> None:
+        settled = self._settling.settled(
+            listing.files,
+            self._ledger.announced,
+            wall_ns=self._clock.wall_ms() * 1_000_000,
+            monotonic_ns=int(self._clock.monotonic() * 1e9),
+        )
+        complete = [name for name in settled if not being_written(self._folder / name)]
+        if not complete:
+            return
+        self._ledger.read_on()  # somebody else may have been quicker
+        files = [(name, listing.files[name].version) for name in complete]
+        new = [file for file in files if self._ledger.announced.get(file[0]) != file[1]]
+        self._ledger.announce(new, self._salt)
+        self.announced += len(new)
+        for name in complete:
+            self._settling.announced(name)
+
+    def _complain(self, troubles: list[str]) -> None:
+        """Once each, not every second."""
+        for trouble in troubles:
+            if trouble not in self._troubles:
+                self._troubles.append(trouble)
+                print_error(trouble)
+
+
+@contextlib.contextmanager
+def _told_to_end() -> Iterator[threading.Event]:
+    told = threading.Event()
+    before = {
+        number: signal.signal(number, lambda *_: told.set())
+        for number in (signal.SIGTERM, signal.SIGINT)
+    }
+    try:
+        yield told
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _shown(watcher: Watcher) -> Iterator[None]:
+    """A line on a terminal that tells how far it is."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield
+        return
+
+    class Line:
+        def __str__(self) -> str:
+            return ""
+
+        def __rich__(self) -> str:
+            return f"{watcher.announced:,} announced, {watcher.unfinished:,} not complete yet"
+
+    with console.status(Line()):  # drawn again and again
+        yield
+
+
+def _print_report(report: WatchReport) -> None:
+    unfinished = f", {report.unfinished:,} not complete" if report.unfinished else ""
+    result_console().print(
+        f"{report.announced:,} announced, {report.known:,} known before{unfinished}",
+        markup=False,
+    )
+    sys.stdout.flush()

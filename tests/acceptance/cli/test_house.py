@@ -1,0 +1,126 @@
+"""What all commands share: help, where the location comes from; and `top` and `doctor`."""
+
+from __future__ import annotations
+
+import io
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from rich.console import Console
+
+import penstock
+from penstock.cli.main import app
+from penstock.cli.top_look import look
+from penstock.cli.top_view import draw, number
+from penstock.clock import SystemClock
+
+
+def every_command() -> Iterator[tuple[str, ...]]:
+    def walk(command: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+        yield path
+        for name, child in getattr(command, "commands", {}).items():
+            yield from walk(child, (*path, name))
+
+    yield from walk(typer.main.get_command(app), ())
+
+
+@pytest.mark.parametrize("words", list(every_command()), ids=" ".join)
+def test_every_command_helps_and_refuses_an_unknown_option(sh: Any, words: tuple[str, ...]) -> None:
+    assert sh(*words, "--help") == 0
+    assert "Usage: penstock" in sh.out
+    assert sh(*words, "--no-such-option") == 2
+    assert "no-such-option" in sh.err
+
+
+def test_a_command_that_looks_creates_no_location(
+    sh: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PENSTOCK_LOCATION")
+    monkeypatch.chdir(tmp_path)
+    for words in (("queue", "ls"), ("stream", "ls"), ("top",), ("queue", "claim", "q")):
+        assert sh(*words) == 3
+        assert "no such folder" in sh.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_nearest_penstock_toml_says_where_unless_somebody_else_does(
+    sh: Any, db: penstock.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    below = tmp_path / "a" / "b"
+    below.mkdir(parents=True)
+    (tmp_path / "a" / "penstock.toml").write_text('location = "./data"\n')
+    (tmp_path / "a" / "data").symlink_to(db.location)
+    monkeypatch.chdir(below)
+    monkeypatch.delenv("PENSTOCK_LOCATION")
+    db.create_queue("from-toml")
+    assert "from-toml" in sh.out if sh("queue", "ls") == 0 else sh.err
+    monkeypatch.setenv("PENSTOCK_LOCATION", str(tmp_path / "none"))
+    assert sh("queue", "ls") == 3
+    monkeypatch.delenv("PENSTOCK_LOCATION")
+    (tmp_path / "a" / "penstock.toml").write_text('loction = "./data"\n')
+    assert sh("queue", "ls") == 2
+    assert "loction" in sh.err
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_top_fits_its_terminal_and_shows_what_is_there(db: penstock.Database, width: int) -> None:
+    db.stream("clicks-of-a-rather-long-name-that-goes-on").write(b"x")
+    queue = f"top [bold]{width}[/bold]"
+    db.create_queue(queue)
+    clock = SystemClock()
+    first = look(db, clock)
+    db.publish(b"x", to=queue)
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(draw(look(db, clock, first), 10, 2.0))
+    lines = console.export_text().splitlines()
+    assert max(map(len, lines)) <= width
+    (line,) = [line for line in lines if queue in line]
+    assert line.split()[2] == "1"
+    assert ("ever in" in "\n".join(lines)) == (width == 160)
+
+
+def test_top_prints_one_look_where_there_is_no_terminal(sh: Any, db: penstock.Database) -> None:
+    db.stream("seen").write(b"x")
+    assert sh("top") == 0
+    assert "seen" in sh.out
+    assert sh("top", "--json", "-n", "2", "--every", "0.1") == 0
+    first, second = map(json.loads, sh.out.splitlines())
+    assert first["streams"][0]["rate"] is None
+    assert second["streams"][0]["rate"] == 0
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (7, "7"), (9999, "9,999"), (12_345, "12.3 k"), (2e6, "2.0 M")]
+)
+def test_numbers_of_top_are_short(value: float | None, text: str) -> None:
+    assert number(value) == text
+
+
+def test_doctor_tells_what_is_there_and_who_listens_already(sh: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        resp = f"127.0.0.1:{taken.getsockname()[1]}"
+        found = {each["what"]: each for each in sh.json("doctor", "--resp", resp)}
+    assert found["Python"]["grade"] == found["disk"]["grade"] == "good"
+    assert found["port"]["grade"] == "note"
+    assert sh("doctor") == 0
+    assert sh("doctor", "--resp", "nonsense") == 1
+
+
+def test_a_doctor_without_any_java_says_what_to_do(
+    sh: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.errors import InvalidError
+
+    def none(_: object) -> None:
+        raise InvalidError("there is no Java", hint="install one")
+
+    monkeypatch.setattr("penstock.spark.java.find_java", none)
+    found = {each["what"]: each for each in sh.json("doctor", code=1)}
+    assert found["Java"] == {
+        "what": "Java", "grade": "bad", "found": "there is no Java", "hint": "install one",
+    }  # fmt: skip

@@ -1,0 +1,55 @@
+"""`penstock stream`: writing, reading and removing from the command line."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import penstock
+
+
+def test_entries_are_written_and_read(sh: Any, db: penstock.Database) -> None:
+    assert sh.json("stream", "write", "s", "a", "b", "--tag", "t") == {"first": 0, "count": 2}
+    assert sh.json("stream", "write", "s", stdin=b"c\r\nd\n") == {"first": 2, "count": 2}
+    assert sh.json("stream", "write", "s", "--whole", stdin=b"e\nf\n") == {"first": 4, "count": 1}
+    found = db.stream("s").read(0, 9)
+    assert [(m.tag, m.data) for m in found if m] == [
+        ("t", b"a"), ("t", b"b"), ("", b"c"), ("", b"d"), ("", b"e\nf\n"),
+    ]  # fmt: skip
+    rows = sh.json("stream", "read", "s", "--from", "1", "-n", "2")
+    assert [(row["offset"], row["tag"], row["data"]) for row in rows] == [
+        (1, "t", "b"),
+        (2, "", "c"),
+    ]
+    assert [row["offset"] for row in sh.json("stream", "read", "s", "--reverse", "-n", "2")] == [
+        4,
+        3,
+    ]
+    assert sh("stream", "read", "s", "--raw", "-n", "2") == 0
+    assert sh("stream", "write", "s") == 0
+    assert "nothing was written" in sh.out
+
+
+def test_tail_prints_a_line_per_entry(sh: Any, db: penstock.Database) -> None:
+    db.stream("t").write_many([("k", b"x"), ("k", b"y\n")])
+    assert sh("stream", "tail", "t", "--from", "0", "-n", "2") == 0
+    assert sh.out == "0\tk\tx\n1\tk\ty\\n\n"
+    assert sh("stream", "tail", "t", "--from", "1", "-n", "1", "--json") == 0
+    assert json.loads(sh.out)["data"] == "y\n"
+
+
+def test_streams_are_listed_shown_evicted_and_deleted(sh: Any, db: penstock.Database) -> None:
+    stream = db.stream("old")
+    stream.write_many([b"a", b"b", b"c"])
+    stream.group("g").create()
+    assert sh.json("stream", "info", "old")["groups"][0]["name"] == "g"
+    assert sh("stream", "info", "old") == 0
+    assert sh("stream", "info", "none") == 3
+    assert "old" in [row["name"] for row in sh.json("stream", "ls", "o*")]
+    assert sh("stream", "ls", "nothing*") == 0
+    assert sh("stream", "evict", "old", "--yes") == 2
+    assert sh("stream", "evict", "old", "--keep", "1") == 2, "it asks, and nobody is there"
+    assert sh.json("stream", "evict", "old", "--keep", "1", "--yes") == {"evicted": 2}
+    assert sh.json("stream", "read", "old", "--from", "0")[:2] == [None, None]
+    assert sh("stream", "rm", "old", "--yes") == 0
+    assert sh("stream", "rm", "old", "--yes") == 3
