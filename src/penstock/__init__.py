@@ -4,8 +4,11 @@ __version__ = "0.1.0"  # before the imports: some of them show it
 
 from penstock import aio
 from penstock.client.blockingqueue import ClaimedMessage, Consumer, Queue
+from penstock.client.blockingtopic import Topic, TopicConsumer
 from penstock.client.database import Database, Group, Stream, open
 from penstock.client.publish import URI, Publish
+from penstock.client.topicshapes import TopicMessage
+from penstock.client.tx import Tx
 from penstock.errors import (
     ConflictError,
     CorruptError,
@@ -35,6 +38,10 @@ __all__ = [
     "Publish",
     "Queue",
     "Stream",
+    "Topic",
+    "TopicConsumer",
+    "TopicMessage",
+    "Tx",
     "UnavailableError",
     "aio",
     "open",

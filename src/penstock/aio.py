@@ -11,6 +11,7 @@ from pathlib import Path
 from penstock.client.api import AsyncDatabase, AsyncGroup, AsyncStream
 from penstock.client.queue import AsyncClaimedMessage, AsyncConsumer, AsyncQueue
 from penstock.client.session import DEADLINE_SECONDS, Serving, prepare
+from penstock.client.topic import AsyncTopic, AsyncTopicConsumer
 from penstock.store.folder import Durability
 
 __all__ = [
@@ -20,6 +21,8 @@ __all__ = [
     "AsyncGroup",
     "AsyncQueue",
     "AsyncStream",
+    "AsyncTopic",
+    "AsyncTopicConsumer",
     "open",
 ]
 

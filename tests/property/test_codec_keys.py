@@ -67,6 +67,16 @@ BUILDERS = {
         Builder(keys.secret_key, KeyType.SECRET, (TB,)),
         Builder(keys.router_key, KeyType.ROUTER, ()),
         Builder(keys.expiry_key, KeyType.EXPIRY, (U64, U64)),
+        Builder(keys.source_key, KeyType.SOURCE, (U64, U8)),
+        Builder(keys.shard_key, KeyType.SHARD, (U64, TB)),
+        Builder(keys.ended_key, KeyType.ENDED, (U64, U64, TB)),
+        Builder(keys.published_key, KeyType.PUBLISHED, (U64, U64)),
+        Builder(keys.splits_key, KeyType.SPLITS, (U64, U64)),
+        Builder(keys.processor_key, KeyType.PROCESSOR, (U64,)),
+        Builder(keys.backing_key, KeyType.BACKING, (U64, U64)),
+        Builder(keys.topic_key, KeyType.TOPIC, (U64,)),
+        Builder(keys.topic_page_key, KeyType.TOPIC_PAGE, (U64, U64, U64)),
+        Builder(keys.error_key, KeyType.ERROR, (U64, U64, U64)),
     )
 }
 every_builder = pytest.mark.parametrize("builder", BUILDERS.values(), ids=BUILDERS)
@@ -83,6 +93,15 @@ PREFIXES = [
     *(
         (partial(keys.queue_prefix, BUILDERS[name].kind), BUILDERS[name], 1)
         for name in ("active_key", "done_key", "failed_key", "attempts_key", "config_key")
+    ),
+    *(
+        (partial(keys.source_prefix, BUILDERS[name].kind), BUILDERS[name], 1)
+        for name in ("source_key", "shard_key", "ended_key", "published_key", "splits_key")
+    ),
+    (keys.backing_prefix, BUILDERS["backing_key"], 1),
+    *(
+        (partial(keys.topic_prefix, BUILDERS[name].kind), BUILDERS[name], 1)
+        for name in ("topic_key", "topic_page_key", "error_key")
     ),
 ]
 

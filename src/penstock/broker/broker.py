@@ -13,12 +13,17 @@ from typing import Any
 
 from penstock.broker.bulk import Bulk
 from penstock.broker.commit import Committer, Opener
+from penstock.broker.graphs import GraphRequests
 from penstock.broker.keeping import Keeping
 from penstock.broker.lock import FolderLock
 from penstock.broker.pagekeeping import PageKeeping
 from penstock.broker.queuekeeping import QueueKeeping
 from penstock.broker.queues import Queues
+from penstock.broker.sourcekeeping import SourceKeeping
+from penstock.broker.sources import Sources
 from penstock.broker.streams import Streams
+from penstock.broker.topickeeping import TopicKeeping
+from penstock.broker.topics import Topics
 from penstock.broker.upkeep import Upkeep
 from penstock.broker.waiters import Waiters
 from penstock.clock import Clock, SystemClock
@@ -37,6 +42,7 @@ class Broker:
         committer: Committer,
         streams: Streams,
         queues: Queues,
+        topics: Topics,
         bulk: Bulk,
         upkeep: Upkeep,
         lock: FolderLock | None,
@@ -44,7 +50,10 @@ class Broker:
         self.committer = committer
         self.streams = streams
         self.queues = queues
+        self.topics = topics
         self.bulk = bulk
+        self.sources = Sources(committer)
+        self.graphs = GraphRequests(committer)
         self._upkeep = upkeep
         self._lock = lock
 
@@ -110,16 +119,23 @@ class Broker:
             upkeep.look_again()
             streams.reopened()
             queues.reopened()
+            topics.reopened()
+            broker.graphs.reopened()
 
         def changed(states: dict[StateKey, Any]) -> None:
             streams.changed(states)
             queues.changed(states)
+            topics.changed(states)
+            broker.graphs.changed(states)
             keeping.changed(states)
+            topic_keeping.changed(states)
             pages.changed(states)
 
         def finished(error: PenstockError) -> None:
             streams.finished(error)
             queues.finished(error)
+            topics.finished(error)
+            broker.graphs.finished(error)
             if isinstance(error, FencedError):
                 on_fenced()
 
@@ -135,13 +151,17 @@ class Broker:
         )
         streams = Streams(committer, cache, Waiters(), clock)
         queues = Queues(committer, cache, clock, objects)
+        topics = Topics(committer, cache, clock, queues)
         keeping = Keeping(committer, cache, upkeep.remind)
+        topic_keeping = TopicKeeping(committer, topics.signs, upkeep.remind)
         pages = PageKeeping(committer, upkeep.remind)
         upkeep.add(keeping.chores)
+        upkeep.add(topic_keeping.chores)
         upkeep.add(pages.chores)
         upkeep.add(QueueKeeping(cache, clock, objects, upkeep.remind).chores)
+        upkeep.add(SourceKeeping(upkeep.remind).chores)
         bulk = Bulk(committer, location, objects)
-        broker = cls(committer, streams, queues, bulk, upkeep, lock)
+        broker = cls(committer, streams, queues, topics, bulk, upkeep, lock)
         await committer.open()
         upkeep.start(committer)
         return broker

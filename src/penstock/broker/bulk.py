@@ -21,6 +21,7 @@ import pyarrow as pa
 from penstock.broker.commit import Committer, Shown
 from penstock.broker.pagekeeping import flush_queue
 from penstock.broker.progress import PROGRESS_MAX, Progress, Report, Table
+from penstock.codec.keys import Kind
 from penstock.codec.node import Body
 from penstock.codec.scalars import I64_MAX
 from penstock.errors import InvalidError
@@ -43,6 +44,7 @@ from penstock.queue.route import leave_step
 from penstock.queue.state import load_queue, queue_name
 from penstock.queue.taken import METADATA
 from penstock.store.objects import Objects
+from penstock.topic.push import make_step
 
 #: A checkpoint that nobody renews is gone after at most so long.
 CHECKPOINT_MS_MAX = 24 * 3600 * 1000
@@ -75,6 +77,7 @@ class Wanted(msgspec.Struct, frozen=True):
     time_low_ms: int | None = None
     time_high_ms: int | None = None
     headers: bool = False  # of a stream: meta
+    text: bool = True  # of a stream: tags as text; else as the bytes that they are
     payload: bool = True  # of messages
 
 
@@ -149,17 +152,21 @@ class Bulk:
         producer: bytes | None = None,
         sequence: int | None = None,
     ) -> range:
-        """Make what these writers staged visible, in their order: entries of a stream, or (None)
-        published messages. -> their offsets; for a sequence that was linked before, the first ones
-        """
+        """Make what these writers staged visible, in their order: entries of a stream, messages of
+        a topic, or (None) published ones. -> their offsets; for a sequence that was linked before,
+        the first ones"""
         # For ever: a query may be stopped for months and begin by repeating its last batch.
         produced = check_produced(producer, sequence, I64_MAX)
         link = link_step(staging_id, [(target or METADATA, writers)], produced=produced)
-        steps = (link,) if target is not None else (leave_step(), link)
+        steps = [link]
+        if target is None:
+            steps = [leave_step(), link]
+        elif target.kind == Kind.TOPIC:
+            steps = [make_step(target), link]  # its references come behind (topickeeping.py)
         *_, (offsets,) = await self._committer.submit(*steps)
         self._table.wrote(
             (producer or b"").decode("utf-8", "backslashreplace") or f"staging {staging_id}",
-            "messages" if target is None else f"stream {target.name.decode()}",
+            "messages" if target is None else f"{target.kind.name.lower()} {target.name.decode()}",
             sequence,
             len(offsets),
             self._staged_bytes.pop(staging_id, 0),
@@ -220,11 +227,11 @@ class Bulk:
                     objects=self._objects, log=state, count=count,
                 )  # fmt: skip
             else:
-                schema = column_schema(meta=wanted.headers)
+                schema = column_schema(meta=wanted.headers, text=wanted.text)
                 found = columns(
                     view.store, state, low, high, count=count, tags=wanted.tags,
                     time_low_ms=wanted.time_low_ms, time_high_ms=wanted.time_high_ms,
-                    meta=wanted.headers,
+                    meta=wanted.headers, text=wanted.text,
                 )  # fmt: skip
             size = 0
             async with aclosing(found):  # type: ignore[type-var]

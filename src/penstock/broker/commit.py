@@ -273,9 +273,10 @@ class Committer:
                 hint="slow down and retry; nothing was written",
             )
         loop = asyncio.get_running_loop()
-        if begun is None:
-            begun = self._clock.monotonic()
-        request = Request(steps, loop.create_future(), begun)
+        now = self._clock.monotonic()
+        if begun is not None and begun < now - self.deadline / 2:
+            raise _too_slow()  # behind a tick it would hear of it only when that one is over
+        request = Request(steps, loop.create_future(), now if begun is None else begun)
         self._waiting.append(request)
         self._waiting_bytes += request.size
         if self._drain is None or self._drain.done():
@@ -392,19 +393,15 @@ class Committer:
     async def _decide(self, tick: Shown, now: Now, accepted: list[Outcome]) -> None:
         size = 0
         latest = self._clock.monotonic() - self.deadline / 2
+        for request in self._waiting:
+            if request.begun < latest:
+                # C3: this tick may take the other half of the deadline. All of them hear it now, as
+                # the requests in front of them may take that half alone.
+                request.fail(_too_slow())
         while self._waiting and size < TICK_BYTES:
             request = self._next_waiting()
             if request.reply.done():
-                continue  # the caller gave up before anything was decided
-            if request.begun < latest:
-                # C3: this tick may take the other half of the deadline.
-                request.fail(
-                    UnavailableError(
-                        "the store is too slow for what is asked of it",
-                        hint="slow down and retry; nothing was written",
-                    )
-                )
-                continue
+                continue  # just now, or the caller gave up before anything was decided
             submit = Shown(self, tick.store, tick, now.ms)
             replies: list[Any] = []
             accepted.append((request, replies))
@@ -530,6 +527,13 @@ class Committer:
                     await store.close()
             except TimeoutError:
                 await store.abandon()  # everything acknowledged is durable without it
+
+
+def _too_slow() -> UnavailableError:
+    return UnavailableError(
+        "the store is too slow for what is asked of it",
+        hint="slow down and retry; nothing was written",
+    )
 
 
 async def _nothing(view: Shown) -> None:

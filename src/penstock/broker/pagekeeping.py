@@ -1,4 +1,4 @@
-"""Writing pages behind the operations: groups, queues, takers.
+"""Writing pages behind the operations: groups, queues, takers, topics.
 
 Contract     A chore for upkeep.py, ("pages", None): while the tail of operations is long
              (log/pages.py), the rows of the owners whose operations are the oldest are written,
@@ -19,6 +19,7 @@ from penstock.queue import flush as queues
 from penstock.queue.expire import clear_step
 from penstock.queue.state import load_queue, owner_of
 from penstock.stream import flush as groups
+from penstock.topic import flush as topics
 
 PAGES: StateKey = ("pages", None)
 
@@ -82,3 +83,9 @@ async def _flush(committer: Committer, owner: Owner) -> int | None:
                 await committer.submit(queues.taken_pages_step(owner.id, part))
             await committer.submit(queues.taken_head_step(owner.id))
             return sequence
+        case PagedView.TOPIC:
+            topic = topics.plan_flush(operations)
+            for references in topic.parts():
+                await committer.submit(topics.pages_step(owner.id, references))
+            (exists,) = await committer.submit(topics.head_step(owner.id))
+            return topic.sequence if exists else None

@@ -23,6 +23,7 @@ class QueueMessage(msgspec.Struct, frozen=True, gc=False):
     claimed_at_ms: int = 0  # 0: not claimed (peek)
     lease_deadline_ms: int = 0
     receipt: str = ""
+    dedup_id: str | None = None  # the producer's
 
 
 class QueueInfo(msgspec.Struct, frozen=True):

@@ -46,6 +46,7 @@ from penstock.queue.reclaim import (
     living_edge,
     plan_reclaim,
     reclaim_step,
+    without,
 )
 from penstock.queue.route import backfill_step, catch_up_step, load_router
 from penstock.queue.state import load_queue, queue_name
@@ -211,30 +212,38 @@ class QueueKeeping:
                 return
             log_id, found, (punch, unpunched), moved = planned
             offsets = offsets[offsets > found.offsets[-1]] if len(found.offsets) else offsets[:0]
-            steps = [reclaim_step(log_id, found, () if len(offsets) else rows)]
-            if punch is not None:
-                steps.append(punch)
-            steps += moved
-            replies = await committer.submit(*steps)
+            asked = () if len(offsets) else rows
+            step = reclaim_step(
+                log_id,
+                without(found.offsets, unpunched),
+                punch,
+                payloads=found.rows,
+                done=() if unpunched else asked,
+            )
+            again, *_ = await committer.submit(step, *moved)
             for number in found.objects:
                 await self._objects.delete(number)
-            left = [*unpunched, *(replies[1] if punch is not None else ())]
-            await self._punch(committer, left)
+            await self._punch(committer, [*again, *unpunched], asked)
             if not len(offsets):
                 return
 
-    async def _punch(self, committer: Committer, offsets: list[int]) -> None:
-        left = offsets
+    async def _punch(self, committer: Committer, left: list[int], rows: Sequence[bytes]) -> None:
+        """The metadata of these, whose payloads went already; `rows` go with the last of them."""
         while left:
 
-            async def plan(view: Shown, offsets: list[int] = left) -> Any:
+            async def plan(view: Shown, left: list[int] = left) -> Any:
                 log = await open_target(view, METADATA)
-                return (None, []) if log is None else await plan_holes(view.store, log, offsets)
+                return None if log is None else (log, await plan_holes(view.store, log, left))
 
-            step, left = await committer.read(plan)
-            if step is not None:
-                (again,) = await committer.submit(step)
-                left = [*again, *left]
+            planned = await committer.read(plan)
+            if planned is None:
+                return
+            log, (punch, unpunched) = planned
+            offsets = np.unique(np.array(left, np.uint64))
+            offsets = without(offsets[offsets >= log.first], unpunched)
+            step = reclaim_step(log.log_id, offsets, punch, done=() if unpunched else rows)
+            (again,) = await committer.submit(step)
+            left = [*again, *unpunched]
 
     async def _move_edge(self, committer: Committer) -> None:
         """Evict from the metadata log what is gone at its beginning."""

@@ -194,6 +194,13 @@ class Queues:
             ids += await self._publish(batch)
         return ids
 
+    async def prepared(self, items: Sequence[Item]) -> list[PreparedBatch]:
+        """What `publish` would commit: for those who commit it together with something else."""
+        each = await self._message_bytes()
+        if _is_small(items, each):
+            return [PreparedBatch(items)]
+        return await self._prepared(items, each)
+
     async def _publish(self, batch: PreparedBatch, begun: float | None = None) -> list[int]:
         (published,) = await self._committer.submit(publish_step(batch), begun=begun)
         self._reading.fresh.add(published, batch)
@@ -567,6 +574,7 @@ def _message(
         claimed_at_ms,
         lease_deadline_ms,
         receipt,
+        content.dedup_id,
     )
 
 

@@ -20,6 +20,7 @@ from penstock.broker.answers import Found, FoundNodes, StreamInfo, stream_info
 from penstock.broker.commit import Committer, Shown
 from penstock.broker.groups import GroupRequests
 from penstock.broker.joint import Joints
+from penstock.broker.staged import must_stage, stage_bodies
 from penstock.broker.waiters import Waiters
 from penstock.clock import Clock
 from penstock.codec.keys import Kind
@@ -35,7 +36,6 @@ from penstock.log.joint import may_join
 from penstock.log.link import link_step
 from penstock.log.producer import Produced, answer_step, check_produced
 from penstock.log.read import entries_in_steps, read_nodes, read_range, to_arrow
-from penstock.log.staging import STAGE_BYTES_MAX, begin_step, stage_step
 from penstock.log.state import LogState, state_key
 from penstock.stream.config import configure_step
 from penstock.stream.delete import delete_step
@@ -80,8 +80,7 @@ class Streams(GroupRequests):
         if backlog is None and producer is None and sequence is None and may_join(bodies):
             return await self._joints.write(name, bodies[0])
         self._joints.close(name)
-        size = sum(len(body.stored) for body in bodies)
-        if size > STAGE_BYTES_MAX and len(bodies) > 1:
+        if must_stage(bodies):
             produced = check_produced(producer, sequence)
             try:
                 async with asyncio.timeout(self._committer.deadline):
@@ -89,6 +88,7 @@ class Streams(GroupRequests):
                         name, bodies, backlog=backlog, produced=produced
                     )
             except TimeoutError:
+                size = sum(len(body.stored) for body in bodies)
                 raise UnavailableError(
                     f"a batch of {size:,} bytes was not written in time", hint="write smaller ones"
                 ) from None
@@ -107,18 +107,7 @@ class Streams(GroupRequests):
         """A large batch in commits that hold nobody up; the last, small one makes it visible."""
         if produced is not None and (known := await self._answered(name, produced)) is not None:
             return known
-        (staging_id,) = await self._committer.submit(begin_step())
-        n = 0
-        while n < len(bodies):
-            part = list(bodies[n : n + 1])
-            size = len(part[0].stored)
-            while n + len(part) < len(bodies):
-                size += len(bodies[n + len(part)].stored)
-                if size > STAGE_BYTES_MAX:
-                    break
-                part.append(bodies[n + len(part)])
-            await self._committer.submit(stage_step(staging_id, 0, n, part))
-            n += len(part)
+        staging_id = await stage_bodies(self._committer, bodies)
         steps = [link_step(staging_id, [(name, [0])], produced=produced)]
         if backlog is not None:
             steps.append(trim_step(name, count=backlog))

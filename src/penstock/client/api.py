@@ -7,8 +7,8 @@ Contract     Each call is a plain function that checks and prepares its argument
 Lost broker  When the process that serves the location ends, another one takes over. Reads, and
              writes with producer and sequence, go on by themselves; any other call under way is an
              UnavailableError (it may or may not have happened), and the next one works again.
-Not here     Queues (queue.py), who serves (link.py), how a call gets to the loop (thread.py),
-             limits of what is stored (log/, stream/, queue/).
+Not here     Queues (queue.py), topics (topic.py), who serves (link.py), how a call gets to the loop
+             (thread.py), limits of what is stored (log/, stream/, queue/, topic/).
 """
 
 from __future__ import annotations
@@ -33,13 +33,23 @@ from penstock.client.checks import (
     milliseconds,
     producer_id,
 )
+from penstock.client.graphs import AsyncGraphs
 from penstock.client.handles import AsyncHandle, Runner
-from penstock.client.link import BulkErrand, Errand, QueueErrand
+from penstock.client.link import (
+    BulkErrand,
+    Errand,
+    GraphErrand,
+    QueueErrand,
+    SourceErrand,
+    TopicErrand,
+)
 from penstock.client.publish import URI, Publish, Published, item_of, items_of
 from penstock.client.queue import AsyncQueue, queue_options
 from penstock.client.queuebackend import QueueBackend
 from penstock.client.session import Session
+from penstock.client.sources import AsyncSources
 from penstock.client.thread import Work
+from penstock.client.topic import AsyncTopic
 from penstock.errors import InvalidError
 from penstock.log.batch import Entry, build_bodies
 from penstock.log.catalogue import stream_name
@@ -196,6 +206,26 @@ class AsyncDatabase(AsyncHandle):
             raise InvalidError(f"reclaim is 'done' or 'retention', not {reclaim!r}")
         return self._run_queues(lambda queues, _: queues.configure(reclaim=reclaim))
 
+    # -- topics
+
+    def _run_topics(
+        self, errand: TopicErrand[R], *, again: bool = False, block_ms: int | None = 0
+    ) -> Work[R]:
+        self._require()
+        return self._runner(self._session.link.run_topics(errand, again=again, block_ms=block_ms))
+
+    def topic(self, name: str, slots: int | None = None) -> AsyncTopic:
+        """A handle on a topic. Nothing is created before the first push or tail; `slots` is how
+        many parts it is shared out in then (32), and must be as it is for one that exists."""
+        self._require()
+        return AsyncTopic(self, name, slots)
+
+    def topics(self, pattern: str = "*") -> Work[list[str]]:
+        """The names that match, in order; `*`, `?` and `[…]` as in Redis' KEYS."""
+        if not isinstance(pattern, str):
+            raise InvalidError(f"a pattern is text, not {type(pattern).__name__}")
+        return self._run_topics(lambda topics, _: topics.names(pattern), again=True)
+
     @property
     def bulk(self) -> AsyncBulk:
         """What Spark's processes use: staging, checkpoints. Not for applications."""
@@ -204,6 +234,24 @@ class AsyncDatabase(AsyncHandle):
     def _run_bulk(self, errand: BulkErrand[R]) -> Work[R]:
         self._require()
         return self._runner(self._session.link.run_bulk(errand, again=True))
+
+    @property
+    def sources(self) -> AsyncSources:
+        """What the runners of sources use. Not for applications."""
+        return AsyncSources(self)
+
+    def _run_sources(self, errand: SourceErrand[R]) -> Work[R]:
+        self._require()
+        return self._runner(self._session.link.run_sources(errand, again=True))
+
+    @property
+    def graphs(self) -> AsyncGraphs:
+        """What the runners of graphs use. Not for applications."""
+        return AsyncGraphs(self)
+
+    def _run_graphs(self, errand: GraphErrand[R], block_ms: int) -> Work[R]:
+        self._require()
+        return self._runner(self._session.link.run_graphs(errand, again=True, block_ms=block_ms))
 
     async def close(self) -> None:
         """Finish what is under way and release the location; a second close does nothing."""

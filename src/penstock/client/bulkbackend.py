@@ -12,6 +12,7 @@ import msgspec
 
 from penstock.broker.bulk import Checkpoint, FoundRows, LogSize, Wanted
 from penstock.broker.progress import Progress, Report
+from penstock.codec.keys import Kind
 from penstock.codec.node import Body, node_value
 from penstock.log.catalogue import LogName
 from penstock.log.columns import Counts
@@ -158,4 +159,6 @@ class RemoteBulk:
 
 
 def _target(name: LogName | None) -> tuple[Argument, ...]:
-    return ("MESSAGES",) if name is None else ("STREAM", name.name)
+    if name is None:
+        return ("MESSAGES",)
+    return ("TOPIC" if name.kind is Kind.TOPIC else "STREAM", name.name)

@@ -109,7 +109,7 @@ class Holding:
 
     def abandon(self, current: str | None) -> None:
         """Close it without waiting for that; `current` is being worked on."""
-        self._thread.post(lambda: _spawn(self._abandoned(current)))
+        self._thread.post(lambda: spawn(self._abandoned(current)))
 
     # -- claiming, on the loop
 
@@ -135,7 +135,7 @@ class Holding:
         """In a task of its own, which keeps what it claimed even if nobody waits for it."""
         if self._stopped:
             return  # whoever stops it later finds the task
-        claiming = self._claiming = _spawn(self._claim_more(wait_ms))
+        claiming = self._claiming = spawn(self._claim_more(wait_ms))
         try:
             await asyncio.wait({claiming})
         except asyncio.CancelledError:
@@ -180,7 +180,7 @@ class Holding:
         if self._beating is not None:
             self._beating.cancel()
         if self._manner.heartbeat != 0:
-            self._beating = _spawn(self._beat_for_ever())
+            self._beating = spawn(self._beat_for_ever())
 
     async def _beat_for_ever(self) -> None:
         interval = self._manner.heartbeat or self._lease_ms / 3000
@@ -258,7 +258,7 @@ class Holding:
 
     def _flush_soon(self) -> None:
         if self._finished and (self._flushing is None or self._flushing.done()):
-            self._flushing = _spawn(self._flush())
+            self._flushing = spawn(self._flush())
 
     async def _flush(self) -> None:
         while True:
@@ -305,7 +305,7 @@ class Holding:
 _tasks: set[asyncio.Task[Any]] = set()
 
 
-def _spawn(work: Any) -> asyncio.Task[Any]:
+def spawn(work: Any) -> asyncio.Task[Any]:
     """A task that is not collected before it ends, and whose failure is somebody's to look at."""
     task = asyncio.get_running_loop().create_task(work)
     _tasks.add(task)

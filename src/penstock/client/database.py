@@ -16,9 +16,12 @@ from penstock.broker.broker import Broker
 from penstock.client.api import AsyncDatabase, AsyncGroup, AsyncStream
 from penstock.client.blocking import Blocking, blocking, blocking_as
 from penstock.client.blockingqueue import Queue
+from penstock.client.blockingtopic import Topic
 from penstock.client.bulk import Bulk
+from penstock.client.graphs import Graphs
 from penstock.client.queue import AsyncQueue
 from penstock.client.session import DEADLINE_SECONDS, Serving, Session, prepare
+from penstock.client.sources import Sources
 from penstock.client.thread import LoopThread, Work
 from penstock.errors import InvalidError
 from penstock.store.folder import Durability
@@ -93,10 +96,27 @@ class Database(Blocking[AsyncDatabase]):
     publish_many = blocking(AsyncDatabase.publish_many)
     configure = blocking(AsyncDatabase.configure)
 
+    def topic(self, name: str, slots: int | None = None) -> Topic:
+        """A handle on a topic. Nothing is created before the first push or tail; `slots` is how
+        many parts it is shared out in then (32), and must be as it is for one that exists."""
+        return Topic(self._inner.topic(name, slots), self._thread)
+
+    topics = blocking(AsyncDatabase.topics)
+
     @property
     def bulk(self) -> Bulk:
         """What Spark's processes use: staging, checkpoints. Not for applications."""
         return Bulk(self._inner.bulk, self._thread)
+
+    @property
+    def sources(self) -> Sources:
+        """What the runners of sources use. Not for applications."""
+        return Sources(self._inner.sources, self._thread)
+
+    @property
+    def graphs(self) -> Graphs:
+        """What the runners of graphs use. Not for applications."""
+        return Graphs(self._inner.graphs, self._thread)
 
     def close(self) -> None:
         """Finish what is under way and release the location; a second close does nothing."""

@@ -23,8 +23,11 @@ from typing import Any, Protocol, TypeVar
 from penstock.broker.broker import Broker
 from penstock.client.backend import Backend
 from penstock.client.bulkbackend import BulkBackend
+from penstock.client.graphbackend import GraphBackend
 from penstock.client.queuebackend import QueueBackend
+from penstock.client.sourcebackend import SourceBackend
 from penstock.client.thread import Work
+from penstock.client.topicbackend import TopicBackend
 from penstock.client.wire import LostError
 from penstock.clock import Clock
 from penstock.errors import FencedError, InvalidError, PenstockError, UnavailableError
@@ -39,7 +42,10 @@ PAUSE_SECONDS = 0.02
 #: The broker, and how many milliseconds of waiting are left.
 Errand = Callable[[Backend, int | None], Awaitable[R]]
 QueueErrand = Callable[[QueueBackend, int | None], Awaitable[R]]
+TopicErrand = Callable[[TopicBackend, int | None], Awaitable[R]]
 BulkErrand = Callable[[BulkBackend, int | None], Awaitable[R]]
+SourceErrand = Callable[[SourceBackend, int | None], Awaitable[R]]
+GraphErrand = Callable[[GraphBackend, int | None], Awaitable[R]]
 
 
 class Doors(Protocol):
@@ -52,7 +58,16 @@ class Doors(Protocol):
     def queues(self) -> QueueBackend: ...
 
     @property
+    def topics(self) -> TopicBackend: ...
+
+    @property
     def bulk(self) -> BulkBackend: ...
+
+    @property
+    def sources(self) -> SourceBackend: ...
+
+    @property
+    def graphs(self) -> GraphBackend: ...
 
 
 class Seat:
@@ -120,8 +135,19 @@ class Link:
     ) -> Work[R]:
         return self._run(lambda seat, left_ms: errand(seat.doors.queues, left_ms), again, block_ms)
 
+    def run_topics(
+        self, errand: TopicErrand[R], *, again: bool, block_ms: int | None = 0
+    ) -> Work[R]:
+        return self._run(lambda seat, left_ms: errand(seat.doors.topics, left_ms), again, block_ms)
+
     def run_bulk(self, errand: BulkErrand[R], *, again: bool) -> Work[R]:
         return self._run(lambda seat, left_ms: errand(seat.doors.bulk, left_ms), again, 0)
+
+    def run_sources(self, errand: SourceErrand[R], *, again: bool) -> Work[R]:
+        return self._run(lambda seat, left_ms: errand(seat.doors.sources, left_ms), again, 0)
+
+    def run_graphs(self, errand: GraphErrand[R], *, again: bool, block_ms: int) -> Work[R]:
+        return self._run(lambda seat, left_ms: errand(seat.doors.graphs, left_ms), again, block_ms)
 
     async def _run(
         self,

@@ -65,10 +65,10 @@ def item_of(message: Publish) -> Item:
         headers=_headers(message.headers),
         to=_queue(message.to),
         delay_ms=delay_ms,
-        visible_at_ms=_ms_of("visible_at", message.visible_at, up=True),
+        visible_at_ms=ms_of("visible_at", message.visible_at, up=True),
         retention_s=seconds_up("retention", message.retention),
         dedup_id=_dedup(message.dedup_id),
-        created_at_ms=_ms_of("created_at", message.created_at),
+        created_at_ms=ms_of("created_at", message.created_at),
     )
 
 
@@ -147,7 +147,7 @@ def seconds_up(what: str, seconds: object) -> int:
     return 0 if ms is None else math.ceil(ms / 1000)
 
 
-def _ms_of(what: str, time: object, *, up: bool = False) -> int | None:
+def ms_of(what: str, time: object, *, up: bool = False) -> int | None:
     if time is None:
         return None
     if not isinstance(time, datetime) or time.utcoffset() is None:

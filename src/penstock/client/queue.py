@@ -160,8 +160,8 @@ class AsyncQueue(AsyncHandle):
         consumer: str | None = None,
     ) -> Work[list[QueueMessage]]:
         check_int("n", n)
-        _check_consumer(consumer)
-        lease_ms = None if lease is None else _finite_ms("lease", lease)
+        check_consumer(consumer)
+        lease_ms = None if lease is None else finite_ms("lease", lease)
         name = self._name
         return self._run(
             lambda queues, left_ms: queues.claim(
@@ -198,7 +198,7 @@ class AsyncQueue(AsyncHandle):
         -> for each whether its receipt was good"""
         listed = _listed(messages)
         receipts = _receipts(listed)
-        delay_ms = None if delay is None else _finite_ms("delay", delay)
+        delay_ms = None if delay is None else finite_ms("delay", delay)
         if reason is not None and not isinstance(reason, str):
             raise InvalidError(f"reason is text, not {type(reason).__name__}")
         work = self._run(
@@ -211,7 +211,7 @@ class AsyncQueue(AsyncHandle):
 
     def extend(self, messages: Messages, seconds: float) -> Work[list[bool]]:
         """Let the leases last so long from now. -> for each whether its receipt was good"""
-        receipts, lease_ms = _receipts(_listed(messages)), _finite_ms("seconds", seconds)
+        receipts, lease_ms = _receipts(_listed(messages)), finite_ms("seconds", seconds)
         return self._run(
             lambda queues, _: queues.extend(self._name, receipts, lease_ms), again=True
         )
@@ -285,15 +285,15 @@ class AsyncQueue(AsyncHandle):
         idle: float | None,
     ) -> Holding:
         self._require()
-        _check_consumer(consumer)
+        check_consumer(consumer)
         check_int("prefetch", prefetch, least=1)
         session = self._database._session
         if heartbeat is not None:
-            _finite_ms("heartbeat", heartbeat)
+            finite_ms("heartbeat", heartbeat)
         manner = Manner(
-            consumer=consumer or _generated(session.clock.entropy(3)),
+            consumer=consumer or generated(session.clock.entropy(3)),
             prefetch=prefetch,
-            lease_ms=None if lease is None else _finite_ms("lease", lease),
+            lease_ms=None if lease is None else finite_ms("lease", lease),
             heartbeat=heartbeat,
             idle_ms=None if idle is None else milliseconds("idle", idle),
         )
@@ -434,19 +434,19 @@ def _ids(ids: object) -> list[int]:
     return found
 
 
-def _finite_ms(what: str, seconds: object) -> int:
+def finite_ms(what: str, seconds: object) -> int:
     ms = milliseconds(what, seconds)
     if ms is None:
         raise InvalidError(f"{what} is finite")
     return ms
 
 
-def _check_consumer(consumer: object) -> None:
+def check_consumer(consumer: object) -> None:
     if consumer is not None and not isinstance(consumer, str):
         raise InvalidError(f"consumer is text, not {type(consumer).__name__}")
 
 
-def _generated(entropy: bytes) -> str:
+def generated(entropy: bytes) -> str:
     return f"{socket.gethostname()[:100]}-{os.getpid()}-{entropy.hex()}"
 
 
@@ -465,7 +465,7 @@ def queue_options(**given: Any) -> dict[str, Any]:
                     raise InvalidError(f"{name} is empty", hint="None is no expression")
                 options[name] = value
             case "lease" | "max_lease":
-                options[f"{name}_ms"] = _finite_ms(name, value)
+                options[f"{name}_ms"] = finite_ms(name, value)
             case "max_attempts":
                 check_int(name, value, most=U16_MAX)
                 options[name] = value

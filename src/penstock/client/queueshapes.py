@@ -62,6 +62,11 @@ class QueuedMessage:
         return time_of(self._found.received_at_ms)
 
     @property
+    def dedup_id(self) -> str | None:
+        """What its producer published it under, if anything."""
+        return self._found.dedup_id
+
+    @property
     def visible_at(self) -> datetime:
         """It could be claimed from here on."""
         return time_of(self._found.visible_at_ms)

@@ -22,8 +22,11 @@ import pyarrow as pa
 from penstock.broker.answers import Found, FoundNodes, StreamInfo
 from penstock.broker.election import TICK_SECONDS, Silence, SocketName
 from penstock.client.bulkbackend import RemoteBulk
+from penstock.client.graphbackend import RemoteGraphs
 from penstock.client.remote_queues import RemoteQueues
+from penstock.client.remote_topics import RemoteTopics
 from penstock.client.shapes import group_info, stream_info
+from penstock.client.sourcebackend import RemoteSources
 from penstock.client.wire import Address, Connection, LostError, discard
 from penstock.clock import Clock
 from penstock.codec.node import Body, body_lists, decode_node, node_value
@@ -79,7 +82,10 @@ class Remote:
         self._listener = asyncio.get_running_loop().create_task(self._listen())
         self.streams = self
         self.queues = RemoteQueues(self)
+        self.topics = RemoteTopics(self)
         self.bulk = RemoteBulk(self)
+        self.sources = RemoteSources(self)
+        self.graphs = RemoteGraphs(self)
 
     # -- being there
 

@@ -299,6 +299,7 @@ def _message(
     received_at_ms: int,
     visible_at_ms: int,
     claimed_at_ms: int | None,
+    dedup_id: bytes | None,
 ) -> QueueMessage:
     return QueueMessage(
         number,
@@ -313,6 +314,7 @@ def _message(
         claimed_at_ms or 0,
         lease_deadline_ms or 0,
         "" if receipt is None else receipt.decode(),
+        None if dedup_id is None else dedup_id.decode(),
     )
 
 

@@ -97,8 +97,16 @@ async def _knock(folder: Path, term: int, election: Election) -> Answered | None
     return answered
 
 
-#: Kept so that their end is noticed and nobody is warned of a process that runs on: it should.
-_started: list[subprocess.Popen[bytes]] = []
+class Outside(subprocess.Popen[bytes]):
+    """A process that lives on when this one ends, as it should: `Popen` would warn of it."""
+
+    def __del__(self) -> None:
+        if getattr(self, "pid", None) is not None:  # else it never began
+            self.poll()
+
+
+#: Kept so that their end is noticed: until then, one that ended is still in the system's list.
+_started: list[Outside] = []
 
 #: What the exit codes of the command line mean, as far as trying again cannot help.
 _KINDS: dict[int, type[PenstockError]] = {
@@ -115,7 +123,7 @@ class Starter:
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
         self._clock = clock
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Outside | None = None
         self._begun = 0.0
 
     def start(self) -> None:
@@ -137,7 +145,7 @@ class Starter:
         return "the broker ended"
 
 
-def start_outside(folder: Path) -> subprocess.Popen[bytes]:
+def start_outside(folder: Path) -> Outside:
     """`penstock serve`, detached: it lives on when this process ends."""
     command = [sys.executable, "-m", "penstock", "serve", str(folder)]
     command += ["--resp", "none", "--idle-exit", str(IDLE_EXIT_SECONDS)]
@@ -150,7 +158,7 @@ def start_outside(folder: Path) -> subprocess.Popen[bytes]:
     except OSError as error:
         raise UnavailableError(f"{folder}: {error.strerror}", hint="check the folder") from error
     try:
-        process = subprocess.Popen(
+        process = Outside(
             command,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -27,6 +27,16 @@ value order. TB is TerminatedBytes (scalars.py), which keeps the order too.
     14    secret      name (TB)                                     bytes as they are
     15    router      (nothing more)                                router.py
     16    expiry      deadline (u64, ms) | first offset (u64)       router.py
+    17    source      source id (u64) | part (u8)                   source.py
+    18    shard       source id (u64) | identity (TB)               shard.py
+    19    ended       source id (u64) | ended at (u64, ms) | identity (TB)     (nothing)
+    1A    published   source id (u64) | sequence (u64)              published.py
+    1B    splits      source id (u64) | staging id (u64)            splits.py
+    1C    processor   processor id (u64)                            processor.py
+    1D    backing     processor id (u64) | n (u64)                  backing.py
+    20    topic       topic id (u64)                                topic.py
+    21    topic page  topic id (u64) | space (u64) | page (u64)     topic.py
+    22    error       topic id (u64) | offset (u64) | space (u64)   topicerror.py
 """
 
 from __future__ import annotations
@@ -69,6 +79,16 @@ class KeyType(IntEnum):
     SECRET = 0x14
     ROUTER = 0x15
     EXPIRY = 0x16
+    SOURCE = 0x17
+    SHARD = 0x18
+    ENDED = 0x19
+    PUBLISHED = 0x1A
+    SPLITS = 0x1B
+    PROCESSOR = 0x1C
+    BACKING = 0x1D
+    TOPIC = 0x20
+    TOPIC_PAGE = 0x21
+    ERROR = 0x22
 
 
 class Kind(IntEnum):
@@ -274,6 +294,78 @@ def expiry_key(deadline_ms: int, first: int) -> bytes:
             encode_u64_key(first, "offset"),
         )
     )
+
+
+def source_key(source_id: int, part: int) -> bytes:
+    return source_prefix(KeyType.SOURCE, source_id) + encode_u8(part, "part of a source")
+
+
+def shard_key(source_id: int, identity: bytes) -> bytes:
+    return source_prefix(KeyType.SHARD, source_id) + encode_terminated(identity)
+
+
+def ended_key(source_id: int, ended_ms: int, identity: bytes) -> bytes:
+    return b"".join(
+        (
+            source_prefix(KeyType.ENDED, source_id),
+            encode_u64_key(ended_ms, "end of a shard"),
+            encode_terminated(identity),
+        )
+    )
+
+
+def published_key(source_id: int, sequence: int) -> bytes:
+    return source_prefix(KeyType.PUBLISHED, source_id) + encode_u64_key(sequence, "sequence")
+
+
+def splits_key(source_id: int, staging_id: int) -> bytes:
+    return source_prefix(KeyType.SPLITS, source_id) + encode_u64_key(staging_id, "staging id")
+
+
+def source_prefix(kind: KeyType, source_id: int) -> bytes:
+    """Everything of one source among its rows of this type."""
+    return _PREFIX[kind] + encode_u64_key(source_id, "source id")
+
+
+def processor_key(processor_id: int) -> bytes:
+    return _PREFIX[KeyType.PROCESSOR] + encode_u64_key(processor_id, "processor id")
+
+
+def backing_key(processor_id: int, n: int) -> bytes:
+    return backing_prefix(processor_id) + encode_u64_key(n, "number of a record")
+
+
+def backing_prefix(processor_id: int) -> bytes:
+    return _PREFIX[KeyType.BACKING] + encode_u64_key(processor_id, "processor id")
+
+
+def topic_key(topic_id: int) -> bytes:
+    return topic_prefix(KeyType.TOPIC, topic_id)
+
+
+def topic_page_key(topic_id: int, space: int, page: int) -> bytes:
+    return b"".join(
+        (
+            topic_prefix(KeyType.TOPIC_PAGE, topic_id),
+            encode_u64_key(space, "space"),
+            encode_u64_key(page, "page"),
+        )
+    )
+
+
+def error_key(topic_id: int, offset: int, space: int) -> bytes:
+    return b"".join(
+        (
+            topic_prefix(KeyType.ERROR, topic_id),
+            encode_u64_key(offset, "offset"),
+            encode_u64_key(space, "space"),
+        )
+    )
+
+
+def topic_prefix(kind: KeyType, topic_id: int) -> bytes:
+    """Everything of one topic among its rows of this type."""
+    return _PREFIX[kind] + encode_u64_key(topic_id, "topic id")
 
 
 def queue_prefix(kind: KeyType, queue_id: bytes) -> bytes:

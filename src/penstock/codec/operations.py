@@ -31,6 +31,7 @@ class PagedView(IntEnum):
     GROUP = 1
     QUEUE = 2
     TAKEN = 3
+    TOPIC = 4
 
 
 class Owner(msgspec.Struct, frozen=True, gc=False):

@@ -6,7 +6,8 @@ Contract     `columns(...)` gives the entries low <= offset < high, in order, as
              hold any, by its header, is not opened. Nothing here loops over entries.
 Columns      offset int64 | time timestamp[us, UTC] | tag string | data binary, and meta binary
              where it is asked for (null: none). Tags are text here: what is not UTF-8 in them shows
-             as U+FFFD, while `tags` compares the bytes themselves.
+             as U+FFFD, while `tags` compares the bytes themselves. With text=False the column is
+             binary, and they are what was written.
 Counts       Who reads hands in `Counts`, and may look into it at any time.
 Races        Those of read.py. What is evicted, before or while it is read, is counted: whether
              that is an error is the caller's business.
@@ -50,8 +51,9 @@ SCHEMA = pa.schema(
 META_SCHEMA = SCHEMA.append(pa.field("meta", pa.binary()))
 
 
-def column_schema(*, meta: bool = False) -> pa.Schema:
-    return META_SCHEMA if meta else SCHEMA
+def column_schema(*, meta: bool = False, text: bool = True) -> pa.Schema:
+    schema = META_SCHEMA if meta else SCHEMA
+    return schema if text else schema.set(2, pa.field("tag", pa.binary(), nullable=False))
 
 
 class Counts(msgspec.Struct):
@@ -91,9 +93,10 @@ async def columns(
     time_high_ms: int | None = None,
     batch_rows: int = BATCH_ROWS,
     meta: bool = False,
+    text: bool = True,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     choice = Choice(None if tags is None else frozenset(tags), time_low_ms, time_high_ms)
-    glue = _Glue(choice, batch_rows, meta=meta)
+    glue = _Glue(choice, batch_rows, meta=meta, text=text)
     sieve = _Sieve(choice)
     expected = min(low, high, state.next)
     pieces = read_nodes(store, state, low, high, wanted=sieve.wants)
@@ -145,10 +148,10 @@ class _Sieve:
 class _Glue:
     """Gathers nodes until they make a batch."""
 
-    def __init__(self, choice: Choice, batch_rows: int, *, meta: bool) -> None:
+    def __init__(self, choice: Choice, batch_rows: int, *, meta: bool, text: bool) -> None:
         self._choice = choice
         self._batch_rows = batch_rows
-        self._meta = meta
+        self._meta, self._text = meta, text
         self._pieces: list[Piece] = []
         self._rows = 0  # of the pieces
         self._chosen: list[pa.RecordBatch] = []  # what was chosen, where that was too little
@@ -180,7 +183,7 @@ class _Glue:
 
     def _choose(self) -> None:
         if self._pieces:
-            batch = _batch(self._pieces, self._choice, meta=self._meta)
+            batch = _batch(self._pieces, self._choice, meta=self._meta, text=self._text)
             self._pieces, self._rows = [], 0
             if batch.num_rows:
                 self._chosen.append(batch)
@@ -188,7 +191,7 @@ class _Glue:
             self._bytes = sum(part.nbytes for part in self._chosen)
 
 
-def _batch(pieces: list[Piece], choice: Choice, *, meta: bool) -> pa.RecordBatch:
+def _batch(pieces: list[Piece], choice: Choice, *, meta: bool, text: bool) -> pa.RecordBatch:
     offsets = np.concatenate(
         [
             np.arange(node.first + low, node.first + high, dtype=np.int64)
@@ -209,8 +212,9 @@ def _batch(pieces: list[Piece], choice: Choice, *, meta: bool) -> pa.RecordBatch
     if mask is not None:
         chosen = pa.array(mask)
         arrays = [array.filter(chosen) for array in arrays]
-    arrays[2] = _text(arrays[2])
-    return pa.RecordBatch.from_arrays(arrays, schema=column_schema(meta=meta))
+    if text:
+        arrays[2] = _text(arrays[2])
+    return pa.RecordBatch.from_arrays(arrays, schema=column_schema(meta=meta, text=text))
 
 
 def _times(node: Node, low: int, high: int) -> npt.NDArray[np.int64]:

@@ -56,6 +56,8 @@ Wanted = Callable[[Header], bool]
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
+    """An entry of a stream."""
+
     offset: int
     tag: str  # bytes that are not UTF-8 are shown as surrogates
     data: bytes

@@ -18,6 +18,9 @@ _CAP_MAX = 366 * 24 * 3600.0
 
 
 class Backoff(msgspec.Struct, frozen=True):
+    """How long a failed message waits: `base` seconds, `factor` times more after every attempt, at
+    most `cap`; a random part of it, up to `jitter`, is taken off."""
+
     base: float = 1.0  # seconds before the second attempt
     factor: float = 2.0
     cap: float = 300.0  # seconds, at most

@@ -5,7 +5,8 @@ Contract     `check_messages` takes what the queues hold (check.py) and returns 
              the background.
 Invariants   M1  what a queue holds has living metadata, which says the same of it, and a payload
              M2  the takers of a message are the queues that hold it
-             M3  a message that is not dead has metadata; a payload has a message
+             M3  a message has metadata until it is gone, and none from then on; a payload has a
+                 message
              M4  a message with a retention has a row that says when it goes
              M5  pages of takers lie within the metadata log; ids in use were reserved
 """
@@ -172,10 +173,12 @@ def _check_takers(
 
 
 def _check_metadata(messages: _Messages, slots: npt.NDArray[np.uint16]) -> list[str]:
-    lost = ~messages.about["living"] & (slots != GONE)
+    living, gone = messages.about["living"], slots == GONE
+    lost = "its metadata is gone, but it was not dead"
+    left = "it is gone, but its metadata is there"
     return [
-        f"offset {messages.first + i}: its metadata is gone, but it was not dead"
-        for i in np.flatnonzero(lost).tolist()
+        f"offset {messages.first + i}: {left if living[i] else lost}"
+        for i in np.flatnonzero(living == gone).tolist()
     ]
 
 

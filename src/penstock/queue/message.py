@@ -50,6 +50,7 @@ class Content(msgspec.Struct, frozen=True, gc=False):
     headers: Mapping[str, str]
     created_at_ms: int
     received_at_ms: int
+    dedup_id: str | None = None
 
 
 class _Kept(msgspec.Struct, frozen=True, eq=False):
@@ -70,6 +71,7 @@ def _content(item: Item, received_at_ms: int) -> Content:
         item.headers,
         received_at_ms if item.created_at_ms is None else item.created_at_ms,
         received_at_ms,
+        item.dedup_id,
     )
 
 
@@ -187,7 +189,9 @@ async def read_contents(
         uri = payload if isinstance(payload, str) else None
         data = payload if isinstance(payload, bytes) else None
         headers = dict(about.headers)
-        found.append(Content(data, uri, headers, about.created_at_ms, about.received_at_ms))
+        found.append(
+            Content(data, uri, headers, about.created_at_ms, about.received_at_ms, about.dedup_id)
+        )
     return found
 
 

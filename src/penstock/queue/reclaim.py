@@ -1,12 +1,15 @@
 """Removing messages that nobody needs: payloads, metadata, and what counts them.
 
 Contract     `plan_reclaim` finds what the given offsets of the metadata log hold; its step removes
-             the payloads and marks the offsets as gone, in one commit. Blocks that are mostly dead
-             are written anew, wholly dead ones deleted. The caller evicts the metadata in the same
-             submit, or punches it where something older lives (log/holes.py), and deletes the
-             objects behind it. `living_edge` tells from where on the log still holds something.
+             the payloads, punches the metadata where something older lives (log/holes.py), and
+             marks the offsets as gone, in one commit. Blocks that are mostly dead are written
+             anew, wholly dead ones deleted. What lies at the log's beginning the caller evicts in
+             the same submit; it deletes the objects behind it. `living_edge` tells from where on
+             the log still holds something.
 Safety       What is planned here is dead for good: no decision makes a dead message alive, and only
-             one reclaim runs at a time.
+             one reclaim runs at a time. An offset is gone in the commit in which its metadata goes,
+             and rows that asked for it go with the last one: whoever dies in between leaves a
+             message that is dead or due, and is found again.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from penstock.codec.payload import (
 from penstock.codec.queueoperation import NO_KEYS, Keys
 from penstock.codec.taken import DEAD, GONE, PAGE_SLOTS
 from penstock.log.cache import NodeCache
-from penstock.log.decision import Step, View
+from penstock.log.decision import Now, Step, View
 from penstock.log.place import Rows
 from penstock.log.state import LogState, load_log
 from penstock.queue.draft import Draft, draft_step
@@ -122,15 +125,37 @@ def _without(first: int, block: PayloadBlock, gone: Truths) -> Rows:
     return rows
 
 
-def reclaim_step(log_id: int, plan: Plan, done: Sequence[bytes] = ()) -> Step:
-    """`done`: rows that asked for this, and go with it."""
+def reclaim_step(
+    log_id: int,
+    offsets: Keys,
+    punch: Step | None,
+    *,
+    payloads: Rows | None = None,
+    done: Sequence[bytes] = (),
+) -> Step:
+    """These are gone, but for those that `punch` must plan again. `done`: rows that asked for this,
+    and go with it if nothing is left. -> what is left"""
 
-    async def body(draft: Draft) -> None:
-        draft.rows |= plan.rows
-        draft.rows |= dict.fromkeys(done)
-        await draft.taken.remove(log_id, plan.offsets)
+    async def body(draft: Draft) -> list[int]:
+        left: list[int] = []
+        if punch is not None:
+            if punch.load is not None:
+                await punch.load(draft.view)
+            decision = punch.decide(draft.view, Now(draft.now_ms, b""))
+            draft.rows |= decision.writes
+            draft.states |= decision.states
+            left = list(decision.reply)
+        draft.rows |= payloads or {}
+        if not left:
+            draft.rows |= dict.fromkeys(done)
+        await draft.taken.remove(log_id, without(offsets, left))
+        return left
 
     return draft_step(body)
+
+
+def without(offsets: Keys, left: Sequence[int]) -> Keys:
+    return offsets[~np.isin(offsets, np.array(left, np.uint64))] if len(left) else offsets
 
 
 async def living_edge(view: View, log: LogState, gone: Keys = NO_KEYS) -> int:

@@ -40,7 +40,6 @@ BACKOFFS: tuple[Any, ...] = (None, 0, 0, 0.05, 1, Backoff(0.01, 3.0, 2.0, 1.0))
 LEASES_MS = (30, 300, 2000, 20_000)
 #: A claim commits, reads the key of receipts once, and what the messages hold.
 CLAIM_CALLS = 3
-SETTLE_CALLS = 2
 #: What goes on part by part takes as long as it takes.
 PARTS = 100
 #: More than there are.
@@ -230,27 +229,21 @@ class Consumer(QueueClient):
         moves: tuple[Move, ...] = told.ACKED
         match what:
             case "ack":
-                truths = await self.ask_queues(
-                    text, lambda queues: queues.ack(target, some), calls=SETTLE_CALLS
-                )
+                truths = await self.ask_queues(text, lambda queues: queues.ack(target, some))
             case "fail":
                 moves, delay = told.FAILED, random.choice((None, None, 0, 50, 3000))
                 truths = await self.ask_queues(
                     f"{text} delay {delay}",
                     lambda queues: queues.fail(target, some, delay_ms=delay, reason="so"),
-                    calls=SETTLE_CALLS,
                 )
             case "release":
                 moves = told.RELEASED
-                truths = await self.ask_queues(
-                    text, lambda queues: queues.release(target, some), calls=SETTLE_CALLS
-                )
+                truths = await self.ask_queues(text, lambda queues: queues.release(target, some))
             case "extend":
                 moves, lease_ms = told.EXTENDED, random.choice(LEASES_MS)
                 truths = await self.ask_queues(
                     f"{text} {lease_ms}",
                     lambda queues: queues.extend(target, some, lease_ms),
-                    calls=SETTLE_CALLS,
                 )
             case _:
                 return  # it comes again

@@ -99,6 +99,7 @@ def looks(truth: Message, where: Where, told: QueueMessage) -> str | None:
         claimed_at_ms=told.claimed_at_ms,
         lease_deadline_ms=told.lease_deadline_ms,
         receipt=told.receipt,
+        dedup_id=about.dedup_id,
     )
     same = msgspec.structs.replace(told, headers=dict(told.headers)) == wanted
     return None if same else f"{told} is told, truly {wanted}"

@@ -221,6 +221,51 @@ async def test_what_waited_for_half_the_deadline_is_refused_and_nothing_is_writt
     assert world.openings == [None], "the outcome is known: the handle goes on"
 
 
+async def test_a_call_that_used_half_its_deadline_before_it_came_does_not_wait_for_a_tick() -> None:
+    """What it looked up took as long: behind the tick of others it could not end in time."""
+    world = await make_world(deadline=60)
+    stall = Stall()
+    world.faults.next("commit", Fault(before=[stall]))
+    first = asyncio.create_task(world.committer.submit(add(1)))
+    await stall.reached.wait()
+    world.clock.mono += 31
+    with pytest.raises(UnavailableError, match="too slow") as caught:
+        await world.committer.submit(add(10), begun=0.0)
+    assert "nothing was written" in caught.value.hint
+    in_time = asyncio.create_task(world.committer.submit(add(100), begun=2.0))
+    await world.settle()
+    stall.release()
+    assert await first == [1]
+    assert await in_time == [101]
+
+
+async def test_who_is_too_late_hears_it_before_those_in_front_of_it_are_looked_up() -> None:
+    """They may take the rest of its deadline."""
+    world = await make_world(deadline=60)
+    stall, looked_up = Stall(), asyncio.Event()
+    world.faults.next("commit", Fault(before=[stall]))
+    first = asyncio.create_task(world.committer.submit(add(1)))
+    await stall.reached.wait()
+
+    async def slow(view: View) -> None:
+        await looked_up.wait()
+
+    in_front = asyncio.create_task(world.committer.submit(Step(lambda view, now: Decision(), slow)))
+    late = asyncio.create_task(world.committer.submit(add(10), begun=-20.0))
+    await world.settle()
+    world.clock.mono += 15
+    stall.release()
+    assert await first == [1]
+    await world.settle()
+    assert late.done()
+    with pytest.raises(UnavailableError, match="too slow"):
+        await late
+    assert not in_front.done()
+    looked_up.set()
+    assert await in_front == [None]
+    assert await shown_count(world) == 1
+
+
 async def test_a_tick_that_runs_out_of_time_while_it_looks_things_up_keeps_the_handle() -> None:
     """Nothing was sent to the store, so the outcome is known: no memory is lost over it."""
     world = await make_world(deadline=0.2)

@@ -228,6 +228,12 @@ async def test_metadata_that_is_gone_too_early_is_found() -> None:
     assert "offset 9: its metadata is gone" not in await findings(driver)
 
 
+async def test_metadata_of_a_message_that_is_gone_is_found() -> None:
+    driver = await sample()
+    await takers(driver, lambda slots: slots.__setitem__(9, GONE))
+    assert "offset 9: it is gone, but its metadata is there" in await findings(driver)
+
+
 async def test_a_retention_that_nothing_reminds_of_is_found() -> None:
     driver = await sample()
     await write(driver, {(await driver.keys(KeyType.EXPIRY))[0]: None})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,12 +11,14 @@ import pytest
 from penstock.broker.broker import Broker
 from penstock.broker.queuekeeping import GRACE_MS, ORPHAN_MS
 from penstock.codec.keys import KeyType, prefix, prefix_end
-from penstock.codec.payload import PayloadBlock, decode_payload
+from penstock.codec.payload import BytesPayload, PayloadBlock, decode_payload
 from penstock.log.batch import build_columns
 from penstock.log.catalogue import open_target
 from penstock.log.check import check_log
+from penstock.log.decision import Step
 from penstock.log.holes import plan_holes
 from penstock.log.pages import Tail
+from penstock.log.read import read_nodes
 from penstock.log.rowview import RowView
 from penstock.queue.check import check_queues
 from penstock.queue.item import Item, PreparedBatch
@@ -38,6 +41,10 @@ MODULES = (
 )
 
 
+class Crash(BaseException):
+    """The process is dead."""
+
+
 class World:
     def __init__(self) -> None:
         self.clock, self.disk, self.objects = StepClock(), MemoryDisk(), MemoryObjects()
@@ -53,6 +60,18 @@ class World:
     @property
     def store(self) -> Any:
         return self.broker.committer._require_store()
+
+    def die_after(self, commits: int) -> None:
+        """The next one behind these raises Crash."""
+        submit, left = self.broker.committer.submit, [commits]
+
+        async def counted(*steps: Step, begun: float | None = None) -> list[Any]:
+            if not left[0]:
+                raise Crash
+            left[0] -= 1
+            return await submit(*steps, begun=begun)
+
+        self.broker.committer.submit = counted  # type: ignore[method-assign]
 
     async def upkeep(self) -> None:
         """Everything that is due."""
@@ -76,6 +95,18 @@ class World:
             record.count if isinstance(record, PayloadBlock) else 1
             for record in (await self.payloads()).values()
         )
+
+    async def metadata(self) -> list[int]:
+        """Offsets of the messages that are there."""
+        log = await open_target(RowView(self.store, Tail()), METADATA)
+        assert log is not None
+        return [
+            offset
+            async for node, start, stop in read_nodes(self.store, log, log.first, log.next)
+            for first, last, living in node.runs(start, stop)
+            if living
+            for offset in range(node.first + first, node.first + last)
+        ]
 
     async def edge(self) -> tuple[int, int]:
         log = await open_target(RowView(self.store, Tail()), METADATA)
@@ -236,19 +267,8 @@ async def test_a_crash_after_any_commit_of_a_reclaim_loses_nothing(world: World)
     await world.broker.queues.ack(Q, [message.receipt for message in found])
     world.clock.pass_ms(RECLAIM_MS)
 
-    class Crash(BaseException):
-        pass
-
     for commits in range(12):
-        submit, left = world.broker.committer.submit, [commits]
-
-        async def counted(*steps: Any, submit: Any = submit, left: Any = left) -> Any:
-            if not left[0]:
-                raise Crash
-            left[0] -= 1
-            return await submit(*steps)
-
-        world.broker.committer.submit = counted  # type: ignore[method-assign]
+        world.die_after(commits)
         try:
             await world.upkeep()
         except Crash:
@@ -317,3 +337,31 @@ async def test_what_the_router_has_not_seen_is_not_removed(world: World) -> None
     await world.upkeep()
     await world.work(20)
     assert await world.living() == 0
+
+
+@pytest.mark.parametrize("commits", range(6))
+@pytest.mark.parametrize("retention_s", [0, 1])
+async def test_a_crash_between_two_parts_of_metadata_leaves_nothing_behind(
+    world: World, monkeypatch: pytest.MonkeyPatch, retention_s: int, commits: int
+) -> None:
+    """One node to a commit, below something that lives: a message is gone with its metadata, and
+    the row that says when it goes stays until all of its are. Whoever comes next goes on."""
+    monkeypatch.setattr("penstock.log.holes.PUNCH_BYTES", 1)
+    queues = world.broker.queues
+    await queues.create(queue_name("keeps"), filter="kept = 'yes'")
+    await queues.publish([Item(b"first", headers={"kept": "yes"})])
+    for i in range(4):
+        await queues.publish([Item(b"%d" % i, retention_s=retention_s)])
+    found = await queues.claim(Q, 5)
+    await queues.ack(Q, [message.receipt for message in found])
+    world.clock.pass_ms(1001 + GRACE_MS)
+    world.die_after(commits)
+    with contextlib.suppress(Crash):
+        await world.upkeep()
+    await world.open()
+    await world.clean()
+    await world.upkeep()
+    await world.clean()
+    assert await world.edge() == (0, 5)
+    assert await world.metadata() == [0]
+    assert list((await world.payloads()).values()) == [BytesPayload(b"first")]

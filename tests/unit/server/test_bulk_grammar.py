@@ -31,6 +31,7 @@ from penstock.server.resp.bulk_grammar import (
 )
 from penstock.server.resp.commands import COMMANDS
 from penstock.server.resp.parsers import PARSERS
+from penstock.topic.state import topic_name
 
 (BODY,) = build_bodies([b"x"])
 NODE = node_value(BODY, 0, 0)
@@ -66,6 +67,7 @@ def parse(line: bytes, *more: bytes) -> object:
         (b"PENSTOCK.CHECKPOINT RENEW c 5", (), CheckpointRenew("c", 5)),
         (b"PENSTOCK.CHECKPOINT DROP c", (), CheckpointDrop("c")),
         (b"PENSTOCK.SIZE STREAM s", (), ShowSize(S)),
+        (b"PENSTOCK.SIZE TOPIC t", (), ShowSize(topic_name("t"))),
         (b"PENSTOCK.SIZE MESSAGES", (), ShowSize(None)),
         (b'PENSTOCK.READ 1 2 {"headers":true} STREAM s', (),
          ReadRows(S, 1, 2, Wanted(headers=True))),
@@ -95,7 +97,7 @@ def test_words_become_requests(line: bytes, more: tuple[bytes, ...], request_: o
         (b"PENSTOCK.STAGE RESERVE 1 2 0", (), "at least 1"),
         (b"PENSTOCK.STAGE RENEW 1 2", (), "'2' is not an option"),
         (b"PENSTOCK.LINK 1 STREAM s", (), "WRITERS is missing"),
-        (b"PENSTOCK.LINK 1 TOPIC s WRITERS", (), "STREAM or MESSAGES"),
+        (b"PENSTOCK.LINK 1 QUEUE s WRITERS", (), "STREAM, TOPIC or MESSAGES"),
         (b"PENSTOCK.LINK 1 STREAM s WRITERS 1 PRODUCER p", (), "sequence of PRODUCER is missing"),
         (b"PENSTOCK.LINK 1 STREAM s WRITERS 1 PRODUCER p 1 2", (), "not an option"),
         (b"PENSTOCK.CHECKPOINT MAKE x", (), "whole number"),

@@ -85,7 +85,8 @@ def ask(
         ),
         ("QUEUE.PAUSE q", None, [call("pause", Q)], OK),
         ("QUEUE.PLAY q", None, [call("play", Q)], OK),
-        ("QUEUE.PURGE q", 12, [call("purge", Q)], 12),
+        ("QUEUE.PURGE q", 12, [call("purge", Q, failed=False)], 12),
+        ("QUEUE.PURGE q failed", 12, [call("purge", Q, failed=True)], 12),
         ("QUEUE.CONFIG RECLAIM done", None, [call("configure", reclaim="done")], OK),
         ("QUEUE.PUBLISH p", [7], [call("publish", [Item(b"p")])], 7),
         (
@@ -154,7 +155,19 @@ def test_a_page_that_is_too_large_is_refused() -> None:
 
 BARE = QueueMessage(1, b"payload", None, {}, 128, 1, 10, 11, 12, 13, 14, "receipt-1")
 FULL = QueueMessage(
-    2, None, "s3://ü", {"region": "eu", "ü": "\r\n"}, 0, 70_000, 10, 11, 12, 13, 14, "receipt-2"
+    2,
+    None,
+    "s3://ü",
+    {"region": "eu", "ü": "\r\n"},
+    0,
+    70_000,
+    10,
+    11,
+    12,
+    13,
+    14,
+    "receipt-2",
+    "ü",
 )
 PEEKED = QueueMessage(3, b"", None, {"a": ""}, 255, 0, 10, 11, 12)
 
@@ -175,6 +188,7 @@ def as_map(message: QueueMessage) -> dict[str, Reply]:
         "received_at": found["received_at_ms"],
         "visible_at": found["visible_at_ms"],
         "claimed_at": found["claimed_at_ms"] if claimed else None,
+        "dedup_id": found["dedup_id"],
     }
 
 

@@ -29,7 +29,7 @@ BULK_COMMANDS = (
     ),
     _bulk(
         "LINK", -4, ("write",), "Makes staged nodes visible. Replies with their offsets.",
-        "id STREAM key|MESSAGES WRITERS writer … [PRODUCER id sequence]",
+        "id STREAM key|TOPIC name|MESSAGES WRITERS writer … [PRODUCER id sequence]",
     ),
     _bulk(
         "CHECKPOINT", -3, ("write",), "Pins the state of now for readers of the store itself.",
@@ -38,15 +38,15 @@ BULK_COMMANDS = (
     ),
     _bulk(
         "SIZE", -2, ("readonly",), "Shows id, first and next offset and bytes of a log.",
-        "STREAM key|MESSAGES",
+        "STREAM key|TOPIC name|MESSAGES",
     ),
     _bulk(
         "READ", -5, ("readonly",), "Reads rows as an Arrow stream, as many as one answer holds.",
-        "low high json STREAM key|MESSAGES",
+        "low high json STREAM key|TOPIC name|MESSAGES",
     ),
     _bulk(
         "SEEK", -3, ("readonly",), "Finds the first offset of a time.",
-        "unix-ms STREAM key|MESSAGES",
+        "unix-ms STREAM key|TOPIC name|MESSAGES",
     ),
     _bulk("REPORT", 2, ("fast",), "Takes what a task tells about its read.", "json"),
     _bulk("PROGRESS", 1, ("readonly", "fast"), "Shows reads and writes of Spark.", ""),

@@ -19,6 +19,7 @@ from penstock.log.catalogue import LogName, stream_name
 from penstock.log.staging import LEASE_MS, PayloadRow
 from penstock.queue.state import queue_name
 from penstock.server.resp.words import Words, number, text
+from penstock.topic.state import topic_name
 
 
 class StageBegin(msgspec.Struct, frozen=True):
@@ -183,7 +184,9 @@ def _target(rest: Words) -> LogName | None:
         return None
     if rest.has(b"STREAM"):
         return stream_name(text(rest.take("the key of STREAM"), "a stream's name"))
-    raise rest.wrong("STREAM or MESSAGES is missing")
+    if rest.has(b"TOPIC"):
+        return topic_name(text(rest.take("the name of TOPIC"), "a topic's name"))
+    raise rest.wrong("STREAM, TOPIC or MESSAGES is missing")
 
 
 def parse_link(words: list[bytes]) -> LinkStaged:

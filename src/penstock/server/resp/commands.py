@@ -9,7 +9,10 @@ from __future__ import annotations
 
 from penstock.server.resp.bulk_commands import BULK_COMMANDS
 from penstock.server.resp.command import ALL_KEYS, NO_KEYS, ONE_KEY, Command
+from penstock.server.resp.graphs import GRAPH_COMMANDS
 from penstock.server.resp.queue_commands import QUEUE_COMMANDS
+from penstock.server.resp.sources import SOURCE_COMMANDS
+from penstock.server.resp.topic_commands import TOPIC_COMMANDS
 
 __all__ = ["COMMANDS", "Command", "key_positions"]
 
@@ -126,7 +129,15 @@ _TABLE = (
 )  # fmt: skip
 
 COMMANDS: dict[str, Command] = {
-    command.name: command for command in (*_TABLE, *QUEUE_COMMANDS, *BULK_COMMANDS)
+    command.name: command
+    for command in (
+        *_TABLE,
+        *QUEUE_COMMANDS,
+        *TOPIC_COMMANDS,
+        *BULK_COMMANDS,
+        *SOURCE_COMMANDS,
+        *GRAPH_COMMANDS,
+    )
 }
 
 

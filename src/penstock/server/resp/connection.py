@@ -25,13 +25,17 @@ import msgspec
 
 from penstock.codec.resp import STRANGER, Parser, error
 from penstock.errors import PenstockError
-from penstock.server.resp import bulk, housekeeping, queues, streams
+from penstock.graph.requests import Look
+from penstock.graph.requests import Request as GraphRequest
+from penstock.server.resp import bulk, graphs, housekeeping, queues, sources, streams, topics
 from penstock.server.resp.bulk_grammar import BulkRequest
 from penstock.server.resp.commands import COMMANDS, Command
 from penstock.server.resp.errors import INTERNAL, encode_error, unknown_command
 from penstock.server.resp.grammar import Read, ReadGroup, Request, parse_write
 from penstock.server.resp.parsers import PARSERS
 from penstock.server.resp.queue_grammar import Claim, QueueRequest
+from penstock.server.resp.topic_grammar import PauseTopic, Poll, TopicRequest
+from penstock.source.requests import SourceRequest
 
 if TYPE_CHECKING:
     from penstock.server.serve import Server
@@ -60,7 +64,7 @@ _BY_WORD: dict[bytes, Command] = {
 
 ReplyMode = Literal["on", "off", "skip", "skip next"]
 #: Requests that may wait; what they take must not be taken for nobody.
-Waiting = Read | ReadGroup | Claim
+Waiting = Read | ReadGroup | Claim | Poll | PauseTopic | Look
 
 
 def find_command(word: bytes) -> Command | None:
@@ -506,13 +510,22 @@ class Connection(asyncio.Protocol):
             counts.internal_errors += 1
             return INTERNAL
 
-    async def _ask(self, request: Request | QueueRequest | BulkRequest) -> bytes:
+    async def _ask(
+        self,
+        request: Request | QueueRequest | TopicRequest | BulkRequest | SourceRequest | GraphRequest,
+    ) -> bytes:
         server = self.server
         broker, limit = server.broker, server.limits.output_bytes
         if isinstance(request, QueueRequest):
             return await queues.run(request, broker.queues, self.protocol, limit, self._is_gone)
+        if isinstance(request, TopicRequest):
+            return await topics.run(request, broker.topics, self.protocol, limit, self._is_gone)
         if isinstance(request, BulkRequest):
             return await bulk.run(request, broker.bulk, self.protocol)
+        if isinstance(request, SourceRequest):
+            return await sources.run(request, broker.sources, self.protocol)
+        if isinstance(request, GraphRequest):
+            return await graphs.run(request, broker.graphs, self.protocol)
         return await streams.run(request, broker.streams, self.protocol, limit)
 
     def _is_gone(self) -> bool:

@@ -179,7 +179,7 @@ FIELDS = (
     ("id", b":%d\r\n"), ("payload", b"%b"), ("headers", b"%b"), ("priority", b":%d\r\n"),
     ("attempts", b":%d\r\n"), ("lease_deadline", b"%b"), ("receipt", b"%b"), ("uri", b"%b"),
     ("created_at", b":%d\r\n"), ("received_at", b":%d\r\n"), ("visible_at", b":%d\r\n"),
-    ("claimed_at", b"%b"),
+    ("claimed_at", b"%b"), ("dedup_id", b"%b"),
 )  # fmt: skip
 
 
@@ -230,6 +230,7 @@ def _encode_message(message: QueueMessage, form: bytes, protocol: int) -> bytes:
         message.received_at_ms,
         message.visible_at_ms,
         b":%d\r\n" % message.claimed_at_ms if claimed else null,
+        null if message.dedup_id is None else bulk(message.dedup_id.encode()),
     )
 
 

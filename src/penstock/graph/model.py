@@ -1,0 +1,306 @@
+"""A graph as data: named processors over streams, declared with decorators.
+
+Contract     Each decorator checks what it is given at once (rules.py) and returns the function as
+             it is. `check` looks at the whole: it runs before anything is started.
+Cycles       through outputs or error streams are refused unless the graph allows them: what comes
+             round again may never come to rest.
+Not here     what is stored of it (state.py), how it runs (spark/).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, Literal, TypeVar
+
+import msgspec
+
+from penstock.errors import InvalidError
+from penstock.graph.cycles import find_cycle
+from penstock.graph.message import Stop
+from penstock.graph.requests import Input, Kind, Semantics, Topology
+from penstock.graph.rules import (
+    HASH_ARGUMENT,
+    Function,
+    check_arguments,
+    check_topology,
+    checked_name,
+    checked_stream,
+    checked_streams,
+    one_of,
+)
+
+F = TypeVar("F", bound=Function)
+OnEvicted = Literal["stop", "skip"]
+
+#: Where the runner is: the one place above this layer that is reached from here, by name.
+RUNNER = "penstock.spark.graphs"
+
+
+class _Inherit(Enum):
+    INHERIT = "the graph's"
+
+
+INHERIT: Final = _Inherit.INHERIT
+Errors = str | None | _Inherit
+
+
+class Processor(msgspec.Struct, frozen=True):
+    topology: Topology
+    function: Function
+    frames: bool = False  # DataFrame -> DataFrame
+    order_by: tuple[str, ...] = ()  # of frames: what their rows follow
+    wants_hash: bool = False
+    #: Of a source: whether it is told where to go on. One that is not is at least once.
+    wants_position: bool = False
+    step_max: int | None = None
+
+    @property
+    def name(self) -> str:
+        return self.topology.processor
+
+
+class Graph:
+    """Processors over streams: sources, pipes, joins, alts, forks and sinks."""
+
+    Stop = Stop
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        errors: str | None = None,
+        semantics: Semantics = "exactly_once",
+        cycles: bool = False,
+    ) -> None:
+        """`errors` is the stream for messages whose function failed; each processor may have its
+        own. Without one they count as delivered and are only logged."""
+        self.name = checked_name("graph", name)
+        self.errors = None if errors is None else checked_stream(errors)
+        self.semantics: Semantics = one_of("semantics", semantics, Semantics)
+        self.cycles = cycles
+        self._processors: dict[str, Processor] = {}
+
+    @property
+    def processors(self) -> list[Processor]:
+        """In the order of their declaration."""
+        return list(self._processors.values())
+
+    @property
+    def topologies(self) -> list[Topology]:
+        return [processor.topology for processor in self._processors.values()]
+
+    # -- the kinds
+
+    def source(
+        self,
+        output: str,
+        *,
+        name: str | None = None,
+        errors: Errors = INHERIT,
+        step_max: int | None = None,
+    ) -> Callable[[F], F]:
+        """`def feed(position)` yields (output, position) and goes on after the last committed
+        position, None at first: exactly once. `def feed()` yields outputs: at least once."""
+
+        def add(function: F) -> F:
+            self._add("source", function, name, [], [output], errors, step_max=step_max)
+            return function
+
+        return add
+
+    def pipe(
+        self,
+        source: str,
+        output: str,
+        *,
+        name: str | None = None,
+        errors: Errors = INHERIT,
+        semantics: Semantics | None = None,
+        on_evicted: OnEvicted = "stop",
+        df: bool = False,
+        order_by: str | Sequence[str] = (),
+        step_max: int | None = None,
+    ) -> Callable[[F], F]:
+        """One message in, any number out: bytes, a Message, a list of them, or None."""
+
+        def add(function: F) -> F:
+            self._add(
+                "pipe", function, name, [Input(source, source)], [output], errors,
+                semantics, on_evicted, df, order_by, step_max,
+            )  # fmt: skip
+            return function
+
+        return add
+
+    def join(
+        self,
+        inputs: Mapping[str, str],
+        output: str,
+        *,
+        name: str | None = None,
+        errors: Errors = INHERIT,
+        semantics: Semantics | None = None,
+        on_evicted: OnEvicted = "stop",
+        df: bool = False,
+        order_by: str | Sequence[str] = (),
+        step_max: int | None = None,
+    ) -> Callable[[F], F]:
+        """The k-th entry of each input, by position; `inputs`: argument -> stream."""
+        if not isinstance(inputs, Mapping):
+            raise InvalidError("a join's inputs are a dict: argument -> stream")
+
+        def add(function: F) -> F:
+            self._add(
+                "join", function, name, [Input(*pair) for pair in inputs.items()], [output],
+                errors, semantics, on_evicted, df, order_by, step_max,
+            )  # fmt: skip
+            return function
+
+        return add
+
+    def alts(
+        self,
+        inputs: Sequence[str],
+        output: str,
+        *,
+        name: str | None = None,
+        errors: Errors = INHERIT,
+        semantics: Semantics | None = None,
+        on_evicted: OnEvicted = "stop",
+        df: bool = False,
+        order_by: str | Sequence[str] = (),
+        step_max: int | None = None,
+    ) -> Callable[[F], F]:
+        """One message from whichever input has something; `message.stream` says which."""
+        streams = checked_streams("inputs", inputs)
+
+        def add(function: F) -> F:
+            self._add(
+                "alts", function, name, [Input(each, each) for each in streams], [output], errors,
+                semantics, on_evicted, df, order_by, step_max,
+            )  # fmt: skip
+            return function
+
+        return add
+
+    def fork(
+        self,
+        source: str,
+        outputs: Sequence[str],
+        *,
+        name: str | None = None,
+        errors: Errors = INHERIT,
+        semantics: Semantics | None = None,
+        on_evicted: OnEvicted = "stop",
+        df: bool = False,
+        order_by: str | Sequence[str] = (),
+        step_max: int | None = None,
+    ) -> Callable[[F], F]:
+        """One message in, outputs for several streams, all or none: a dict, stream -> output."""
+        streams = checked_streams("outputs", outputs)
+
+        def add(function: F) -> F:
+            self._add(
+                "fork", function, name, [Input(source, source)], streams, errors, semantics,
+                on_evicted, df, order_by, step_max,
+            )  # fmt: skip
+            return function
+
+        return add
+
+    def sink(
+        self,
+        source: str,
+        *,
+        name: str | None = None,
+        errors: Errors = INHERIT,
+        semantics: Semantics | None = None,
+        on_evicted: OnEvicted = "stop",
+        df: bool = False,
+        order_by: str | Sequence[str] = (),
+        step_max: int | None = None,
+    ) -> Callable[[F], F]:
+        """Side effects: at least once. `delivery_hash`, the same on every attempt, is what makes
+        them idempotent."""
+
+        def add(function: F) -> F:
+            self._add(
+                "sink", function, name, [Input(source, source)], [], errors, semantics,
+                on_evicted, df, order_by, step_max,
+            )  # fmt: skip
+            return function
+
+        return add
+
+    def _add(
+        self,
+        kind: Kind,
+        function: Function,
+        name: str | None,
+        inputs: list[Input],
+        outputs: list[str],
+        errors: Errors,
+        semantics: Semantics | None = None,
+        on_evicted: OnEvicted = "stop",
+        frames: bool = False,
+        order_by: str | Sequence[str] = (),
+        step_max: int | None = None,
+    ) -> None:
+        if not callable(function):
+            raise InvalidError(f"a {kind} is a function, not {type(function).__name__}")
+        named = checked_name("processor", name or str(getattr(function, "__name__", "")))
+        topology = Topology(
+            self.name, named, kind, inputs, outputs,
+            errors=self.errors if isinstance(errors, _Inherit) else errors,
+            semantics=one_of("semantics", semantics or self.semantics, Semantics),
+            on_evicted=one_of("on_evicted", on_evicted, OnEvicted),
+        )  # fmt: skip
+        check_topology(topology)
+        if named in self._processors:
+            raise InvalidError(
+                f"graph {self.name!r} has a processor {named!r} already", hint="give it a name="
+            )
+        ordered = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        if ordered and not frames:
+            raise InvalidError(f"{topology.id}: order_by is for df=True")
+        if frames and topology.semantics == "at_most_once":
+            raise InvalidError(f"{topology.id}: df=True cannot be at_most_once: Spark may run a "
+                               "frame again")  # fmt: skip
+        if step_max is not None and (not isinstance(step_max, int) or step_max < 1):
+            raise InvalidError(f"{topology.id}: step_max is a number from 1 on, not {step_max!r}")
+        wants = check_arguments(topology, function, frames=frames)
+        self._processors[named] = Processor(
+            topology, function, frames, ordered, HASH_ARGUMENT in wants, "position" in wants,
+            step_max,
+        )  # fmt: skip
+
+    # -- the whole
+
+    def check(self) -> None:
+        if not self._processors:
+            raise InvalidError(f"graph {self.name!r} has no processors")
+        cycle = None if self.cycles else find_cycle(self.topologies)
+        if cycle is not None:
+            raise InvalidError(
+                f"graph {self.name!r} has a cycle: {' -> '.join(cycle)}",
+                hint="break it, with another errors= if it is one of errors, or allow it: "
+                "Graph(…, cycles=True)",
+            )
+
+    def run(
+        self,
+        location: str,
+        spark: Any = None,
+        until: Literal["idle", "forever"] = "idle",
+        **options: Any,
+    ) -> Any:
+        """Run it on Spark, embedded where no session is given, until there is nothing more to do
+        or for ever."""
+        self.check()
+        runner = importlib.import_module(RUNNER)
+        return runner.run(self, location, spark=spark, until=until, **options)
+
+    def __repr__(self) -> str:
+        return f"<penstock.Graph {self.name!r} of {len(self._processors)} processors>"

@@ -1,0 +1,319 @@
+"""The door of graphs, in process and over the wire: waiting and fencing as runners see them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.errors import (
+    ConflictError,
+    FencedError,
+    InvalidError,
+    NotFoundError,
+)
+from penstock.graph.hashes import message_hashes
+from penstock.graph.machine import Ask, Idle, Outcome, Run, processor_steps
+from penstock.graph.outputs import encode_position, pack
+from penstock.graph.requests import (
+    CommitStep,
+    DropProcessor,
+    Input,
+    Look,
+    NoteFailure,
+    OpenGraph,
+    Output,
+    Range,
+    RenameProcessor,
+    ResetProcessor,
+    ShowGraphs,
+    Start,
+    Started,
+    TakeSnapshot,
+    Topology,
+)
+from penstock.log.batch import build_bodies
+
+PIPE = Topology("g", "p", "pipe", [Input("raw", "raw")], ["out"], "errors")
+
+
+class Runner:
+    """A handle, and whether its broker is in this process."""
+
+    def __init__(self, db: penstock.Database, outside: penstock.Database) -> None:
+        self.db = db
+        self.outside = outside
+        self.ask = outside.graphs.ask
+
+    def outcome(self, run: Run, *, staged: bool = False) -> Outcome:
+        """Every message with an exclamation mark."""
+        (each,), (tailer,) = run.ranges, run.tailers
+        found = self.outside.stream(tailer.stream).read(each.start, each.end - each.start)
+        hashes = message_hashes(run.processor_id, tailer.stream_id, range(each.start, each.end))
+        entries = [
+            ("t", message.data + b"!", digest)
+            for message, digest in zip(found, hashes, strict=True)
+            if message is not None
+        ]
+        if not staged:
+            return Outcome([pack("out", entries)])
+        bulk = self.outside.bulk
+        staging = bulk.begin(key=b"job")
+        for writer, part in enumerate((entries[:1], entries[1:])):
+            if part:
+                bulk.stage(staging, 7 - writer, 0, build_bodies(part))
+        writers = [7, 6][: 1 + (len(entries) > 1)]
+        return Outcome([Output("out", writers=writers)], staging=staging)
+
+    def run(self, *, staged: bool = False, topology: Topology = PIPE) -> None:
+        steps = processor_steps(topology, step_max=3)
+        effect = next(steps)
+        while not isinstance(effect, Idle):
+            answer: Any
+            if isinstance(effect, Ask):
+                answer = self.ask(effect.request)
+            else:
+                answer = self.outcome(effect, staged=staged)
+            effect = steps.send(answer)
+
+    def start(self, topology: Topology = PIPE) -> Started:
+        return self.ask(Start(topology))
+
+
+@pytest.fixture(params=["in process", "over the socket"])
+def runner(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Runner]:
+    with penstock.open(tmp_path / "d") as db:
+        if request.param == "in process":
+            yield Runner(db, db)
+            return
+        with penstock.open(tmp_path / "d") as other:
+            # The first handle serves; the second one is a client like any other process.
+            assert other._session.link.broker is None
+            yield Runner(db, other)
+
+
+def data_of(db: penstock.Database, name: str) -> list[bytes | None]:
+    return [None if found is None else found.data for found in db.stream(name).read(0, 1000)]
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_pipe_runs_to_the_end_with_its_hashes_as_meta(runner: Runner, staged: bool) -> None:
+    runner.db.stream("raw").write_many([b"%d" % n for n in range(8)])
+    assert runner.ask(OpenGraph("g", [PIPE])).fresh == ["p"]
+    runner.run(staged=staged)
+    assert data_of(runner.db, "out") == [b"%d!" % n for n in range(8)]
+    runner.db.stream("raw").write(b"8")
+    runner.run(staged=staged)
+    assert data_of(runner.db, "out") == [b"%d!" % n for n in range(9)]
+    found = [message for message in runner.db.stream("out").read(0, 100) if message is not None]
+    (graph,) = runner.ask(ShowGraphs("g")).graphs
+    (status,) = graph.processors
+    (tailer,) = status.tailers
+    assert [message.meta for message in found] == message_hashes("g/p", tailer.stream_id, range(9))
+    assert (tailer.position, tailer.available, status.epoch) == (9, 0, 2)
+    assert (status.delivered, status.written, status.nil, status.pending) == (9, 9, 0, False)
+    assert status.seen_ms is not None
+    assert runner.ask(OpenGraph("g", [PIPE])).fresh == []
+
+
+def test_a_runner_that_was_overtaken_gets_a_fenced_error_and_the_location_goes_on(
+    runner: Runner,
+) -> None:
+    runner.db.stream("raw").write_many([b"a", b"b"])
+    first = runner.start()
+    second = runner.start()
+    assert (first.processor, first.uid) == (second.processor, second.uid)
+    ranges = [Range("raw", 0, 2)]
+    for request in (
+        TakeSnapshot(first.processor, first.epoch, first.tail, ranges),
+        CommitStep(first.processor, first.epoch, first.tail, ranges, bytes(16)),
+        Look(first.processor, first.epoch),
+        NoteFailure(first.processor, first.epoch, "late"),
+    ):
+        with pytest.raises(FencedError, match=r"epoch is 1, the latest one 2"):
+            runner.ask(request)
+    with pytest.raises(FencedError, match="stands at record 0, not 5"):
+        runner.ask(TakeSnapshot(second.processor, second.epoch, 5, ranges))
+    # It is the runner that was fenced, not the broker: the same handle goes on.
+    assert runner.outside.stream("raw").info().length == 2
+    runner.ask(TakeSnapshot(second.processor, second.epoch, second.tail, ranges))
+
+
+def test_a_look_waits_until_there_is_something(runner: Runner) -> None:
+    started = runner.start()
+    assert runner.ask(Look(started.processor, started.epoch)).tailers[0].available == 0
+    looks = Looks(runner, started)
+    runner.db.stream("raw").write(b"x")
+    (looked,) = looks.ended()
+    assert looked.tailers[0].available == 1
+
+
+def test_a_look_ends_when_its_runner_is_overtaken(runner: Runner) -> None:
+    looks = Looks(runner, runner.start())
+    runner.start()
+    (error,) = looks.ended()
+    assert isinstance(error, FencedError)
+
+
+class Looks:
+    """A look that waits, in a thread of its own."""
+
+    def __init__(self, runner: Runner, started: Started) -> None:
+        self._answers: list[Any] = []
+
+        def look() -> None:
+            try:
+                self._answers.append(runner.ask(Look(started.processor, started.epoch, 200_000)))
+            except FencedError as error:
+                self._answers.append(error)
+
+        self._thread = threading.Thread(target=look)
+        self._thread.start()
+
+    def ended(self) -> list[Any]:
+        self._thread.join(100)
+        assert not self._thread.is_alive()
+        return self._answers
+
+
+def commit_all(runner: Runner, started: Started) -> None:
+    (tailer,) = runner.ask(Look(started.processor, started.epoch)).tailers
+    ranges = [Range("raw", tailer.position, tailer.next)]
+    taken = runner.ask(TakeSnapshot(started.processor, started.epoch, started.tail, ranges))
+    runner.ask(
+        CommitStep(started.processor, started.epoch, taken.tail, ranges, taken.step_hash, nil=1)
+    )
+
+
+def test_failures_are_shown_until_the_next_commit(runner: Runner) -> None:
+    runner.db.stream("raw").write(b"x")
+    started = runner.start()
+    runner.ask(NoteFailure(started.processor, started.epoch, "boom " * 2000, 1500))
+    (graph,) = runner.ask(ShowGraphs()).graphs
+    (status,) = graph.processors
+    assert status.failure is not None
+    assert status.failure.startswith("boom boom")
+    assert len(status.failure) == 4000
+    assert status.failed_ms is not None
+    assert status.retry_ms == status.failed_ms + 1500
+    commit_all(runner, started)
+    ((status,),) = [graph.processors for graph in runner.ask(ShowGraphs()).graphs]
+    assert (status.failure, status.failed_ms, status.retry_ms) == (None, None, None)
+
+
+def test_what_is_stored_and_not_declared_is_refused_until_it_is_dropped_or_renamed(
+    runner: Runner,
+) -> None:
+    runner.db.stream("raw").write(b"x")
+    runner.run()
+    other = Topology("g", "q", "pipe", [Input("raw", "raw")], ["out"])
+    with pytest.raises(ConflictError, match="graph drop g p, or penstock graph rename g p NEW"):
+        runner.ask(OpenGraph("g", [other]))
+    with pytest.raises(InvalidError, match="none of graph 'g'"):
+        runner.ask(OpenGraph("g", [Topology("h", "p", "pipe", [Input("a", "a")], ["b"])]))
+    runner.ask(RenameProcessor("g", "p", "q"))
+    assert runner.ask(OpenGraph("g", [other])).fresh == []
+    with pytest.raises(ConflictError, match="was a pipe and is a sink"):
+        runner.ask(OpenGraph("g", [Topology("g", "q", "sink", [Input("raw", "raw")], [])]))
+    assert runner.start(other).tailers[0].position == 1  # it goes on where it stood
+    runner.start()
+    with pytest.raises(ConflictError, match="g/p already"):
+        runner.ask(RenameProcessor("g", "q", "p"))
+    runner.ask(DropProcessor("g", "q"))
+    runner.ask(DropProcessor("g", "p"))
+    with pytest.raises(NotFoundError, match="no processor g/p"):
+        runner.ask(DropProcessor("g", "p"))
+    with pytest.raises(NotFoundError, match="no graph 'g'"):
+        runner.ask(ShowGraphs("g"))
+    assert runner.ask(ShowGraphs()).graphs == []
+
+
+def test_a_dropped_processor_fences_its_runner_and_comes_back_as_another(runner: Runner) -> None:
+    started = runner.start()
+    runner.ask(DropProcessor("g", "p"))
+    with pytest.raises(FencedError, match="dropped"):
+        runner.ask(Look(started.processor, started.epoch))
+    again = runner.start()
+    assert again.processor != started.processor
+    assert again.uid != started.uid
+    assert again.step == 0
+
+
+def test_a_reset_moves_positions_as_it_says_and_fences_the_runner(runner: Runner) -> None:
+    runner.db.stream("raw").write_many([b"%d" % n for n in range(5)])
+    runner.run()
+    step = runner.start().step
+    for start, position in (("keep", 5), ("first", 0), ("new", 5)):
+        started = runner.start()
+        runner.ask(ResetProcessor("g", "p", start))  # type: ignore[arg-type]
+        with pytest.raises(FencedError):
+            runner.ask(Look(started.processor, started.epoch))
+        ((status,),) = [graph.processors for graph in runner.ask(ShowGraphs()).graphs]
+        assert status.reset
+        started = runner.start()
+        assert (started.tailers[0].position, started.step) == (position, step)
+
+
+def test_a_source_goes_on_after_the_position_that_was_committed(runner: Runner) -> None:
+    source = Topology("g", "s", "source", [], ["raw"])
+    started = runner.start(source)
+    assert (started.position, started.tailers) == (None, [])
+    output = pack("raw", [("", b"one", bytes(16))])
+    position = encode_position({"file": "a", "line": 1})
+    request = CommitStep(
+        started.processor, started.epoch, started.tail, [], b"", [output], position=position
+    )
+    committed = runner.ask(request)
+    assert runner.ask(request) == committed  # sent again, as after a lost answer
+    assert data_of(runner.db, "raw") == [b"one"]
+    assert runner.start(source).position == position
+    again = runner.start(source)
+    with pytest.raises(InvalidError, match="is a source"):
+        runner.ask(TakeSnapshot(again.processor, again.epoch, again.tail, []))
+    runner.ask(ResetProcessor("g", "s"))
+    assert runner.start(source).position == position
+    runner.ask(ResetProcessor("g", "s", "first"))
+    assert runner.start(source).position is None
+
+
+BAD: list[tuple[str, str]] = [
+    ("told in JSON", "no json"),
+    ("told in JSON", '{"type": "unknown"}'),
+    ("told in JSON", '{"type": "look", "processor": 1}'),
+    ("told in JSON", '{"type": "look", "processor": 1, "epoch": 1, "other": 1}'),
+    ("told in JSON", '{"type": "look", "processor": "x", "epoch": 1}'),
+    ("graph name of 0 bytes", '{"type": "start", "topology": {"graph": "", "processor": "p", '
+     '"kind": "pipe", "inputs": [{"alias": "a", "stream": "a"}], "outputs": ["b"]}}'),
+    ("a pipe with 0 inputs", '{"type": "start", "topology": {"graph": "g", "processor": "p", '
+     '"kind": "pipe", "inputs": [], "outputs": ["b"]}}'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "request_json"), BAD)
+def test_what_is_no_request_is_invalid_over_the_wire(
+    tmp_path: Path, text: str, request_json: str
+) -> None:
+    with (
+        penstock.open(tmp_path / "d") as db,
+        penstock.open(tmp_path / "d") as other,
+    ):
+        link = other._session.link
+
+        async def send() -> Any:
+            assert link._seat is not None
+            return await link._seat.doors.bulk._ask("PENSTOCK.GRAPH", request_json)  # type: ignore[attr-defined]
+
+        with pytest.raises(InvalidError, match=text):
+            other._session.thread.call(send())
+        assert db.graphs.ask(ShowGraphs()).graphs == []
+
+
+def test_only_requests_about_graphs_are_asked(runner: Runner) -> None:
+    with pytest.raises(InvalidError, match="no request about graphs"):
+        runner.ask(PIPE)  # type: ignore[call-overload]
+    with pytest.raises(InvalidError, match="cannot wait"):
+        runner.ask(Look(1, 1, -5))

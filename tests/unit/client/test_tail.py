@@ -1,0 +1,536 @@
+"""Consumers of a topic: what handlers get, in which order, and what becomes of it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock import InvalidError, NotFoundError
+from unit.client.conftest import opened
+
+PATIENCE_SECONDS = 20.0
+_numbers = itertools.count(1)
+
+
+@pytest.fixture(scope="module", params=["inside", "socket"])
+def db(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[penstock.Database]:
+    with opened(request.param, tmp_path_factory.mktemp("tail") / "d", request) as database:
+        yield database
+
+
+@pytest.fixture
+def topic(db: penstock.Database) -> penstock.Topic:
+    return db.topic(f"t{next(_numbers)}")
+
+
+def until(true: Callable[[], object]) -> None:
+    """Wait for something that will come; how long that takes is no part of a test."""
+    end = time.monotonic() + PATIENCE_SECONDS
+    while not true():
+        assert time.monotonic() < end, "it did not come"
+        time.sleep(0.002)
+
+
+def settled(topic: penstock.Topic) -> bool:
+    stats = topic.stats()
+    return stats.acked + stats.errored == stats.inserted and not stats.replays
+
+
+def balanced(topic: penstock.Topic) -> bool:
+    stats = topic.stats()
+    return stats.acked + stats.errored + stats.waiting + stats.running == stats.inserted
+
+
+# ---- what a handler gets ----------------------------------------------------------------------
+
+
+def test_a_handler_gets_each_message_with_all_its_fields(topic: penstock.Topic) -> None:
+    seen: list[penstock.TopicMessage] = []
+    topic.push(b"x", shard_key="k")
+    topic.push_many([("k", b"y"), (None, b"z"), ("ü", b"")])
+    with topic.tail(seen.append, consumer="c1") as consumer:
+        assert (consumer.id, consumer.batch_size, consumer.is_acking) == ("c1", 100, True)
+        until(lambda: settled(topic))
+        (info,) = topic.consumers()
+        assert (info.id, info.slots, info.zombie) == ("c1", list(range(32)), False)
+    by_offset = sorted(seen, key=lambda message: message.offset)
+    assert [(m.offset, m.shard_key, m.data, m.replay, m.attempt) for m in by_offset] == [
+        (0, "k", b"x", False, 1),
+        (1, "k", b"y", False, 1),
+        (2, None, b"z", False, 1),
+        (3, "ü", b"", False, 1),
+    ]
+    assert [m.delivery_id for m in by_offset] == [(topic.name, i) for i in range(4)]
+    assert by_offset[0].time <= by_offset[1].time
+    assert by_offset[0].time.tzinfo is not None
+    assert topic.consumers() == []
+
+
+def test_workers_handle_keys_at_once_but_each_key_one_after_the_other(
+    topic: penstock.Topic,
+) -> None:
+    at_once, most = 0, 0
+    lock = threading.Lock()
+    running: set[str | None] = set()
+    order: dict[str | None, list[int]] = defaultdict(list)
+    meeting = threading.Barrier(3, timeout=PATIENCE_SECONDS)
+
+    def handle(message: penstock.TopicMessage) -> None:
+        nonlocal at_once, most
+        with lock:
+            assert message.shard_key not in running
+            running.add(message.shard_key)
+            order[message.shard_key].append(message.offset)
+            at_once += 1
+            most = max(most, at_once)
+        if len(order[message.shard_key]) == 1:
+            meeting.wait()  # three keys are handled at once
+        with lock:
+            running.discard(message.shard_key)
+            at_once -= 1
+
+    topic.push_many([(f"k{i % 3}", b"%d" % i) for i in range(300)])
+    with topic.tail(handle, workers=3, batch_size=50):
+        until(lambda: settled(topic))
+    assert topic.errors() == []
+    assert most == 3
+    assert {key: offsets == sorted(offsets) for key, offsets in order.items()} == {
+        "k0": True, "k1": True, "k2": True,
+    }  # fmt: skip
+    assert sum(map(len, order.values())) == 300
+
+
+def test_without_acking_a_message_is_done_when_it_is_handed_out(topic: penstock.Topic) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def handle(message: penstock.TopicMessage) -> None:
+        begun.set()
+        end.wait(PATIENCE_SECONDS)
+
+    topic.push(b"x")
+    with topic.tail(handle, ack=False):
+        assert begun.wait(PATIENCE_SECONDS)
+        assert topic.stats().acked == 1
+        end.set()
+
+
+def test_with_acking_a_message_is_done_when_its_handler_returns(topic: penstock.Topic) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def handle(message: penstock.TopicMessage) -> None:
+        begun.set()
+        end.wait(PATIENCE_SECONDS)
+
+    topic.push(b"x")
+    with topic.tail(handle):
+        assert begun.wait(PATIENCE_SECONDS)
+        stats = topic.stats()
+        assert (stats.emitted, stats.acked, stats.running) == (1, 0, 1)
+        end.set()
+        until(lambda: topic.stats().acked == 1)
+
+
+# ---- failures ---------------------------------------------------------------------------------
+
+
+def test_a_handler_that_raises_is_recorded_and_its_key_goes_on(topic: penstock.Topic) -> None:
+    seen: list[bytes] = []
+
+    def handle(message: penstock.TopicMessage) -> None:
+        seen.append(message.data)
+        if message.data == b"bad":
+            raise ValueError("no such thing")
+
+    topic.push_many([("k", b"a"), ("k", b"bad"), ("k", b"b")])
+    with topic.tail(handle, consumer="c"):
+        until(lambda: settled(topic))
+    assert seen == [b"a", b"bad", b"b"]
+    (error,) = topic.errors()
+    assert (error.offset, error.shard_key, error.data, error.consumer) == (1, "k", b"bad", "c")
+    assert error.error == "ValueError: no such thing"
+    assert (error.attempts, error.final, error.replay) == (1, True, False)
+    stats = topic.stats()
+    assert (stats.acked, stats.errored) == (2, 1)
+
+
+def test_a_failed_message_is_tried_again_before_its_key_goes_on(topic: penstock.Topic) -> None:
+    seen: list[tuple[bytes, int]] = []
+
+    def handle(message: penstock.TopicMessage) -> None:
+        seen.append((message.data, message.attempt))
+        if message.data == b"bad" or (message.data == b"late" and message.attempt < 3):
+            raise ValueError("not yet")
+
+    topic.push_many([("k", b"late"), ("k", b"bad"), ("k", b"b")])
+    with topic.tail(handle, max_attempts=3):
+        until(lambda: settled(topic))
+    assert seen == [
+        (b"late", 1), (b"late", 2), (b"late", 3),
+        (b"bad", 1), (b"bad", 2), (b"bad", 3),
+        (b"b", 1),
+    ]  # fmt: skip
+    finals = {error.offset: (error.attempts, error.final) for error in topic.errors()}
+    assert finals[1] == (3, True)
+    stats = topic.stats()
+    assert (stats.acked, stats.errored) == (2, 1)
+
+
+def test_without_acking_failures_are_tried_again_by_the_same_consumer(
+    topic: penstock.Topic,
+) -> None:
+    seen: list[int] = []
+    done = threading.Event()
+
+    def handle(message: penstock.TopicMessage) -> None:
+        seen.append(message.attempt)
+        if message.attempt == 3:
+            done.set()
+        raise ValueError("never")
+
+    topic.push(b"x")
+    with topic.tail(handle, ack=False, max_attempts=3):
+        assert done.wait(PATIENCE_SECONDS)
+    assert seen == [1, 2, 3]
+
+
+# ---- transactions -----------------------------------------------------------------------------
+
+
+def test_what_a_transaction_adds_is_there_when_its_message_is_acknowledged(
+    db: penstock.Database, topic: penstock.Topic
+) -> None:
+    stream, queue, other = f"{topic.name}-s", f"{topic.name}-q", f"{topic.name}-t"
+    db.create_queue(queue, filter="false")
+
+    def handle(message: penstock.TopicMessage, tx: penstock.Tx) -> None:
+        tx.write(stream, message.data, tag=message.shard_key or "")
+        tx.push(other, message.data, shard_key="o")
+        tx.publish(message.data, {"h": "1"}, to=queue)
+        if message.data == b"bad":
+            raise ValueError("and nothing of it happens")
+
+    topic.push_many([("k", b"a"), ("k", b"bad"), ("k", b"b")])
+    with topic.tail(handle, tx=True):
+        until(lambda: settled(topic))
+    found = db.stream(stream).read(0, 10)
+    assert [(m.tag, m.data) for m in found if m] == [("k", b"a"), ("k", b"b")]
+    assert db.topic(other).stats().inserted == 2
+    claimed = db.queue(queue).claim(10)
+    assert [(m.payload, m.headers) for m in claimed] == [(b"a", {"h": "1"}), (b"b", {"h": "1"})]
+    assert [error.error for error in topic.errors()] == ["ValueError: and nothing of it happens"]
+
+
+def test_an_effect_that_is_refused_is_a_failure_and_what_came_after_it_is_handled_again(
+    db: penstock.Database, topic: penstock.Topic
+) -> None:
+    stream = f"{topic.name}-s"
+    seen: list[tuple[bytes, int]] = []
+
+    def handle(message: penstock.TopicMessage, tx: penstock.Tx) -> None:
+        seen.append((message.data, message.attempt))
+        tx.write(stream, message.data)
+        if message.data == b"bad":
+            tx.publish(b"x", to="there is no such queue")
+        if (message.data, message.attempt) == (b"late", 1):
+            tx.publish(b"x", to="nor this one")
+
+    topic.push_many([("k", data) for data in (b"a", b"late", b"b", b"bad", b"c")])
+    with topic.tail(handle, tx=True, max_attempts=2):
+        until(lambda: settled(topic))
+    found = [m.data for m in db.stream(stream).read(0, 20) if m]
+    assert found == [b"a", b"late", b"b", b"c"], "in order, once, nothing of the refused ones"
+    assert [each for each in seen if each[0] in (b"late", b"bad")][:2] == [
+        (b"late", 1),
+        (b"late", 2),
+    ] or (b"late", 2) in seen
+    finals = [error for error in topic.errors() if error.final]
+    assert [error.data for error in finals] == [b"bad"]
+    assert "there is no such queue" in finals[0].error
+    assert balanced(topic)
+
+
+def test_a_transaction_is_checked_where_it_is_used(topic: penstock.Topic) -> None:
+    wrong: list[str] = []
+    kept: list[penstock.Tx] = []
+
+    def handle(message: penstock.TopicMessage, tx: penstock.Tx) -> None:
+        calls: list[Callable[[], None]] = [
+            lambda: tx.push("t", "text"),  # type: ignore[arg-type]
+            lambda: tx.push("", b""),
+            lambda: tx.push("t", b"", shard_key="k" * 70_000),
+            lambda: tx.write("s", "text"),  # type: ignore[arg-type]
+            lambda: tx.write("", b""),
+            lambda: tx.publish("text"),  # type: ignore[arg-type]
+            lambda: tx.publish(b"", delay=-1),
+        ]
+        for call in calls:
+            with pytest.raises(InvalidError) as found:
+                call()
+            wrong.append(str(found.value))
+        kept.append(tx)
+
+    topic.push(b"x")
+    with topic.tail(handle, tx=True):
+        until(lambda: settled(topic))
+    assert len(wrong) == 7, topic.errors()
+    with pytest.raises(InvalidError, match="is done"):
+        kept[0].write("s", b"too late")
+
+
+# ---- ends -------------------------------------------------------------------------------------
+
+
+def test_shutdown_finishes_what_runs_and_leaves_the_rest_to_others(topic: penstock.Topic) -> None:
+    begun, end = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def handle(message: penstock.TopicMessage) -> None:
+        seen.append(message.offset)
+        begun.set()
+        end.wait(PATIENCE_SECONDS)
+
+    topic.push_many([("k", b"%d" % i) for i in range(10)])
+    consumer = topic.tail(handle)
+    assert begun.wait(PATIENCE_SECONDS)
+    shutting = threading.Thread(target=consumer.shutdown)
+    shutting.start()
+    until(lambda: consumer._tailing.ended)
+    end.set()
+    shutting.join()
+    assert seen == [0]
+    stats = topic.stats()
+    assert (stats.acked, stats.waiting, stats.running) == (1, 9, 0)
+    for use in (consumer.shutdown, consumer.__enter__):
+        with pytest.raises(InvalidError, match="was shut down"):
+            use()
+    rest: list[int] = []
+    with topic.tail(lambda message: rest.append(message.offset)):
+        until(lambda: settled(topic))
+    assert rest == list(range(1, 10))
+
+
+def test_a_handler_may_shut_its_own_consumer_down(topic: penstock.Topic) -> None:
+    seen: list[int] = []
+
+    def handle(message: penstock.TopicMessage) -> None:
+        seen.append(message.offset)
+        if message.offset == 2:
+            consumer.shutdown()
+
+    consumer = topic.tail(handle, batch_size=10)
+    topic.push_many([("k", b"")] * 10)
+    assert consumer.wait(PATIENCE_SECONDS)
+    until(lambda: all(each.zombie for each in topic.consumers()))
+    assert seen == [0, 1, 2]
+    assert topic.stats().acked == 3
+
+
+def test_a_consumer_whose_name_is_taken_ends_and_says_why(topic: penstock.Topic) -> None:
+    first = topic.tail(lambda message: None, consumer="c", heartbeat=0.3)
+    with topic.tail(lambda message: None, consumer="c", heartbeat=10):
+        with pytest.raises(penstock.ConflictError):
+            first.wait(PATIENCE_SECONDS)
+        with pytest.raises(penstock.ConflictError):
+            first.shutdown()
+        assert [each.id for each in topic.consumers() if not each.zombie] == ["c"]
+
+
+def test_a_consumer_of_a_deleted_topic_ends_and_does_not_make_it_again(
+    db: penstock.Database, topic: penstock.Topic
+) -> None:
+    consumer = topic.tail(lambda message: None, heartbeat=0.3)
+    assert topic.delete()
+    with pytest.raises(NotFoundError):
+        consumer.wait(PATIENCE_SECONDS)
+    assert topic.name not in db.topics()
+
+
+def test_a_handler_at_its_end_is_the_end_of_its_consumer(topic: penstock.Topic) -> None:
+    def handle(message: penstock.TopicMessage) -> None:
+        raise SystemExit(3)
+
+    topic.push(b"x")
+    consumer = topic.tail(handle)
+    with pytest.raises(SystemExit):
+        consumer.wait(PATIENCE_SECONDS)
+    with pytest.raises(SystemExit):
+        consumer.shutdown()
+    stats = topic.stats()
+    assert (stats.acked, stats.errored, stats.waiting) == (0, 0, 1)
+
+
+def test_closing_the_location_ends_its_consumers_and_counts_no_failure(tmp_path: Path) -> None:
+    begun, end = threading.Event(), threading.Event()
+    db = penstock.open(tmp_path / "d")
+    topic = db.topic("t")
+
+    def handle(message: penstock.TopicMessage) -> None:
+        begun.set()
+        end.wait(PATIENCE_SECONDS)
+        topic.stats()  # the location is being closed: this raises
+
+    topic.push(b"x")
+    topic.tail(handle)
+    assert begun.wait(PATIENCE_SECONDS)
+    closing = threading.Thread(target=db.close)
+    closing.start()
+    until(lambda: db._session.closed)
+    end.set()
+    closing.join()
+    with penstock.open(tmp_path / "d") as again:
+        stats = again.topic("t").stats()
+        assert (stats.acked, stats.errored, stats.waiting) == (0, 0, 1)
+        assert [each.zombie for each in again.topic("t").consumers()] == [True]
+
+
+# ---- sharing ----------------------------------------------------------------------------------
+
+
+def test_consumers_share_the_keys_and_take_over_from_one_that_leaves(
+    topic: penstock.Topic,
+) -> None:
+    seen: dict[str, list[tuple[str | None, int]]] = defaultdict(list)
+
+    def taking(who: str) -> Callable[[penstock.TopicMessage], None]:
+        return lambda message: seen[who].append((message.shard_key, message.offset))
+
+    with topic.tail(taking("a"), consumer="a") as first, topic.tail(taking("b"), consumer="b"):
+        until(lambda: sorted(len(each.slots) for each in topic.consumers()) == [16, 16])
+        topic.push_many([(f"k{i % 50}", b"") for i in range(500)])
+        until(lambda: settled(topic))
+        assert {key for key, _ in seen["a"]} & {key for key, _ in seen["b"]} == set()
+        assert seen["a"] and seen["b"]  # noqa: PT018
+        first.shutdown()
+        topic.push_many([(f"k{i % 50}", b"") for i in range(500)])
+        until(lambda: settled(topic))
+    assert len(seen["a"]) + len(seen["b"]) == 1000
+    offsets: dict[str | None, list[int]] = defaultdict(list)
+    for key, offset in [*seen["a"], *seen["b"]]:
+        offsets[key].append(offset)
+    assert all(each == sorted(each) for each in offsets.values())
+
+
+def test_pause_stops_handing_out_and_play_goes_on(topic: penstock.Topic) -> None:
+    seen: list[int] = []
+    first, go_on = threading.Event(), threading.Event()
+
+    def handle(message: penstock.TopicMessage) -> None:
+        first.set()
+        go_on.wait(PATIENCE_SECONDS)
+        seen.append(message.offset)
+
+    topic.push_many([("k", b"")] * 20)
+    with topic.tail(handle, heartbeat=1.5):
+        assert first.wait(PATIENCE_SECONDS)
+        pausing = threading.Thread(target=topic.pause)
+        pausing.start()
+        until(lambda: topic.stats().running == 1)  # what it had polled is given back
+        go_on.set()
+        pausing.join()
+        topic.push(b"late", shard_key="k")
+        stats = topic.stats()
+        assert (stats.acked, stats.running, stats.waiting, stats.paused) == (1, 0, 20, True)
+        assert stats.routed < stats.inserted
+        assert seen == [0]
+        topic.play()
+        until(lambda: settled(topic))
+    assert seen == list(range(21))
+
+
+def test_a_replay_comes_again_in_order_and_is_marked(topic: penstock.Topic) -> None:
+    seen: list[tuple[int, bool]] = []
+    with topic.tail(lambda message: seen.append((message.offset, message.replay))):
+        topic.push_many([(f"k{i % 3}", b"") for i in range(30)])
+        until(lambda: settled(topic))
+        replay = topic.replay(5, 12)
+        assert (replay.first, replay.end) == (5, 12)
+        until(lambda: len(seen) == 37)
+        until(lambda: settled(topic))
+    again = [offset for offset, replayed in seen if replayed]
+    assert sorted(again) == list(range(5, 12))
+    for key in range(3):
+        mine = [offset for offset in again if offset % 3 == key]
+        assert mine == sorted(mine)
+    stats = topic.stats()
+    assert (stats.inserted, stats.acked, stats.replayed) == (30, 30, 7)
+
+
+# ---- asyncio ----------------------------------------------------------------------------------
+
+
+async def test_an_asynchronous_handler_gets_messages_and_transactions(tmp_path: Path) -> None:
+    async with await penstock.aio.open(tmp_path / "d") as db:
+        topic = db.topic("t")
+        seen: list[tuple[str | None, bytes]] = []
+        at_once = asyncio.Barrier(2)
+
+        async def handle(message: penstock.TopicMessage, tx: penstock.Tx) -> None:
+            seen.append((message.shard_key, message.data))
+            if message.data == b"0":
+                await at_once.wait()  # two keys at once
+            tx.write("copy", message.data, tag=message.shard_key or "")
+
+        await topic.push_many([(f"k{i % 2}", b"%d" % (i // 2)) for i in range(20)])
+        async with topic.tail(handle, tx=True, workers=2) as consumer:
+            while (await topic.stats()).acked < 20:
+                await asyncio.sleep(0.002)
+        with pytest.raises(InvalidError, match="was shut down"):
+            await consumer.shutdown()
+        with pytest.raises(InvalidError, match="was shut down"):
+            await consumer
+        for key in ("k0", "k1"):
+            assert [data for mine, data in seen if mine == key] == [b"%d" % i for i in range(10)]
+        copies = await db.stream("copy").read(0, 100)
+        assert len([m for m in copies if m]) == 20
+        assert await topic.consumers() == []
+
+
+async def test_an_asynchronous_handler_that_raises_is_recorded(tmp_path: Path) -> None:
+    async with await penstock.aio.open(tmp_path / "d") as db:
+        topic = db.topic("t")
+
+        async def handle(message: penstock.TopicMessage) -> None:
+            raise ValueError("no")
+
+        await topic.push(b"x")
+        consumer = await topic.tail(handle, consumer="c")
+        while not (await topic.stats()).errored:
+            await asyncio.sleep(0.002)
+        await consumer.shutdown()
+        assert [error.error for error in await topic.errors()] == ["ValueError: no"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"batch_size": 0}, "batch_size"),
+        ({"batch_size": 1.5}, "batch_size"),
+        ({"workers": 0}, "workers"),
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"heartbeat": 0}, "heartbeat"),
+        ({"heartbeat": float("inf")}, "heartbeat"),
+        ({"ack": False, "tx": True}, "tx"),
+        ({"ack": "yes"}, "ack"),
+        ({"consumer": 7}, "consumer"),
+        ({"consumer": ""}, "consumer"),
+        ({"handler": None}, "handler"),
+    ],
+)
+def test_wrong_arguments_of_tail_are_refused_and_nothing_is_made(
+    db: penstock.Database, topic: penstock.Topic, wrong: dict[str, Any], words: str
+) -> None:
+    manner = {"handler": lambda message: None, **wrong}
+    with pytest.raises(InvalidError, match=words):
+        topic.tail(**manner)
+    assert topic.name not in db.topics()

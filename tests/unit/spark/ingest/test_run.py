@@ -1,0 +1,381 @@
+"""Ingest from the announcement to the table, in a world without a JVM."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable
+
+from penstock.errors import ConflictError, InvalidError, NotFoundError
+from penstock.source.requests import ReopenShard
+from unit.spark.ingest.world import World
+
+
+def test_each_row_of_each_file_is_in_the_table_once(world: World) -> None:
+    for n in range(5):
+        world.write(f"{n}.json", {"id": 2 * n}, {"id": 2 * n + 1})
+    world.queue.send(str(world.files / "3.json"))
+    world.queue.send((world.files / "1.json").as_uri())
+    report = world.ingest().run(once=True)
+    assert (report.files, report.rows, report.duplicates, report.failed) == (5, 10, 2, 0)
+    assert world.ids() == list(range(10))
+    assert len(world.queue) == 0
+    assert world.spark.jobs == 2  # one to infer the schema, one to load
+
+
+def test_a_second_run_finds_nothing_and_a_repeated_announcement_is_a_duplicate(
+    world: World,
+) -> None:
+    path = world.write("a.json", {"id": 1})
+    world.ingest().run(once=True)
+    assert world.ingest().run(once=True).files == 0
+    world.queue.send(str(path))
+    report = world.ingest().run(once=True)
+    assert (report.files, report.duplicates) == (0, 1)
+    assert world.ids() == [1]
+    assert len(world.queue) == 0
+
+
+def test_rows_know_their_file_and_position(world: World) -> None:
+    path = world.write("ä b%20.json", {"id": 1}, {"id": 2}, announce=False)
+    world.queue.send(str(path).replace("%", "%25"))
+    world.ingest().run(once=True)
+    assert world.rows("id", "_file", "_position", "_rescued_data") == [
+        (1, f"file://{path}", 0, None),
+        (2, f"file://{path}", 10, None),
+    ]
+
+
+def test_every_bad_thing_has_its_outcome_and_blocks_no_other(world: World) -> None:
+    world.write("empty.json")
+    world.write("bad.json", {"id": 1}, b"not json", {"id": 2})
+    world.queue.send(str(world.files / "deleted.json"))
+    world.queue.send("what is this")
+    world.queue.send(json.dumps({"Event": "s3:TestEvent"}))
+    world.write("good.json", {"id": 3})
+    (world.files / "cut.json.gz").write_bytes(gzip.compress(b'{"id":9}\n' * 999)[:-20])
+    world.queue.send(str(world.files / "cut.json.gz"))
+    report = world.ingest(max_failures=2).run(once=True)
+    assert (report.files, report.rows, report.failed) == (3, 4, 3)
+    assert world.ids() == [1, 2, 3, None]
+    assert [row[0] for row in world.rows("_rescued_data")] == ["not json", None, None, None]
+    shards = world.shards()
+    assert {name: shard.phase for name, shard in shards.items() if shard.kind == "file"} == {
+        "empty.json": "eof",
+        "bad.json": "eof",
+        "good.json": "eof",
+        "deleted.json": "failed",
+        "cut.json.gz": "failed",
+    }
+    assert (shards["deleted.json"].failures, shards["cut.json.gz"].failures) == (2, 2)
+    assert "no such file" in shards["deleted.json"].error
+    assert "damaged" in shards["cut.json.gz"].error
+    assert len(world.queue) == 0
+
+
+def test_a_file_that_comes_late_is_loaded_when_it_is_there(world: World) -> None:
+    path = world.write("late.json", {"id": 1}, announce=False)
+    world.queue.send(str(path))
+    text = path.read_bytes()
+    path.unlink()
+
+    def arrive() -> None:
+        path.write_bytes(text)
+
+    world.write("other.json", {"id": 2})
+    world.spark.before = arrive
+    report = world.ingest().run(once=True)
+    assert (report.files, report.failed) == (2, 0)
+    assert world.ids() == [1, 2]
+
+
+def test_a_failed_file_goes_on_when_it_is_reopened(world: World) -> None:
+    path = world.files / "a.json"
+    world.queue.send(str(path))
+    world.ingest().run(once=True)
+    world.write("a.json", {"id": 1})
+    assert world.ingest().run(once=True).files == 0  # failed for good, until somebody says so
+    world.database.sources.ask(ReopenShard(world.source().id, f"file://{path}"))
+    world.queue.send(str(path))
+    assert world.ingest().run(once=True).files == 1
+    assert world.ids() == [1]
+
+
+def test_the_same_name_with_new_content_is_loaded_again_only_by_version(world: World) -> None:
+    path = world.write("a.json", {"id": 1})
+    world.ingest(name="by uri").run(once=True)
+    table = world.folder / "other"
+    world.queue.send(str(path))
+    world.ingest(name="by version", table=table, identity="version").run(once=True)
+    world.write("a.json", {"id": 2}, {"id": 3})
+    world.ingest(name="by uri").run(once=True)
+    assert world.ids() == [1]
+    for _ in range(2):
+        world.queue.send(str(path))
+        world.ingest(name="by version", table=table, identity="version").run(once=True)
+    assert sorted(DeltaTable(table).to_pyarrow_table()["id"].to_pylist()) == [1, 2, 3]
+
+
+def test_a_file_whose_version_was_unknown_ends_once_it_is_there(world: World) -> None:
+    path = world.files / "late.json"
+    world.queue.send(str(path))
+    world.write("other.json", {"id": 2})
+    world.spark.before = lambda: None if path.exists() else bool(path.write_bytes(b'{"id":1}\n'))
+    report = world.ingest(identity="version").run(once=True)
+    assert (report.files, report.rows, report.failed) == (2, 2, 0)
+    assert world.ids() == [1, 2]
+    assert {shard.phase for shard in world.shards().values()} == {"eof"}
+    assert len(world.queue) == 0
+
+
+def test_messages_can_be_the_data(world: World) -> None:
+    world.queue.send(b'{"id":1}\n{"id":2}\n', dedup_id="x")
+    world.queue.send(b'{"id":3}')
+    world.queue.send(b'{"id":1}\n{"id":2}\n', dedup_id="x")
+    report = world.ingest(inline=True).run(once=True)
+    assert (report.files, report.rows, report.duplicates) == (2, 3, 1)
+    assert world.rows("id", "_file") == [
+        (1, "inline:dedup:x"),
+        (2, "inline:dedup:x"),
+        (3, "inline:id:2"),
+    ]
+
+
+def test_of_two_inline_messages_with_one_id_the_first_is_the_data(world: World) -> None:
+    world.queue.send(b'{"id":1}\n', dedup_id="x")
+    world.queue.send(b'{"id":2}\n', dedup_id="x")
+    world.queue.send(b'{"id":3}\n', dedup_id="y" * 5000)
+    report = world.ingest(inline=True).run(once=True)
+    assert (report.files, report.duplicates) == (2, 1)
+    assert world.ids() == [1, 3]
+
+
+def test_an_announcement_with_a_name_that_is_too_long_blocks_no_other(world: World) -> None:
+    world.queue.send("s3://bucket/" + "é" * 3000)
+    world.write("a.json", {"id": 1})
+    report = world.ingest().run(once=True)
+    assert (report.files, report.failed) == (1, 1)
+    (failed,) = (shard for shard in world.shards().values() if shard.phase == "failed")
+    assert "more than" in failed.error
+    assert len(world.queue) == 0
+
+
+def test_one_message_with_many_files_is_acknowledged_after_the_last(world: World) -> None:
+    for n in range(3):
+        world.write(f"{n}.json", {"id": n}, announce=False)
+    records = [
+        {
+            "eventName": "ObjectCreated:Put",
+            "s3": {"bucket": {"name": "b"}, "object": {"key": "k"}},
+        }
+    ]
+    world.queue.send(json.dumps({"Records": records}))
+    report = world.ingest(max_failures=1).run(once=True)
+    assert (report.files, report.failed) == (0, 1)
+    assert len(world.queue) == 0
+
+
+@pytest.mark.parametrize("ending", ["", ".gz"])
+def test_a_large_file_is_loaded_in_several_commits(world: World, ending: str) -> None:
+    text = b"".join(json.dumps({"id": n}).encode() + b"\n" for n in range(500))
+    path = world.files / f"large.json{ending}"
+    path.write_bytes(gzip.compress(text) if ending else text)
+    world.queue.send(str(path))
+    report = world.ingest(chunk_bytes=1000, schema=pa.schema([("id", pa.int64())])).run(once=True)
+    assert (report.files, report.rows) == (1, 500)
+    assert report.publishes == (1 if ending else 6)
+    assert report.bytes == path.stat().st_size
+    assert world.ids() == list(range(500))
+    offsets = [row[0] for row in world.rows("_position")]
+    assert offsets == sorted({match for match in _line_starts(text)})
+
+
+def _line_starts(text: bytes) -> list[int]:
+    starts, at = [], 0
+    for line in text.splitlines(keepends=True):
+        starts.append(at)
+        at += len(line)
+    return starts
+
+
+def test_a_large_parquet_file_is_loaded_by_row_groups(world: World) -> None:
+    path = world.files / "a.parquet"
+    pq.write_table(pa.table({"id": list(range(100))}), path, row_group_size=10)
+    world.queue.send(str(path))
+    report = world.ingest(format="parquet", chunk_bytes=200).run(once=True)
+    assert (report.files, report.rows) == (1, 100)
+    assert report.publishes > 2
+    assert world.rows("id", "_position") == [(n, n) for n in range(100)]
+
+
+def test_csv_text_and_their_options(world: World) -> None:
+    path = world.files / "a.csv"
+    path.write_text("id;name\n1;a\n2;'b;c'\n")
+    world.queue.send(str(path))
+    world.ingest(format="csv", options={"sep": ";", "quote": "'"}).run(once=True)
+    assert world.rows("id", "name") == [(1, "a"), (2, "b;c")]
+    table = world.folder / "text"
+    world.queue.send(str(path))
+    world.ingest(format="text", table=table, name="text").run(once=True)
+    assert DeltaTable(table).to_pyarrow_table()["value"].to_pylist() == [
+        "id;name",
+        "1;a",
+        "2;'b;c'",
+    ]
+
+
+def test_a_schema_is_remembered_and_what_does_not_fit_is_rescued(world: World) -> None:
+    world.write("a.json", {"id": 1})
+    world.ingest().run(once=True)
+    world.write("b.json", {"id": 2, "new": "x"}, {"id": "three"}, {"id": 4})
+    world.ingest().run(once=True)
+    assert world.rows("id", "_rescued_data") == [
+        (1, None),
+        (2, '{"id": 2, "new": "x"}'),
+        (4, None),
+        (None, '{"id": "three"}'),
+    ]
+    assert world.source().schema_version == 1
+
+
+def test_new_fields_become_columns_where_that_is_wanted(world: World) -> None:
+    world.write("a.json", {"id": 1})
+    world.ingest(evolve=True).run(once=True)
+    world.write("b.json", {"id": 2, "new": "x"})
+    world.ingest(evolve=True).run(once=True)
+    assert world.rows("id", "new", "_rescued_data") == [(1, None, None), (2, "x", None)]
+    assert world.source().schema_version == 2
+
+
+def test_columns_can_be_added_by_a_given_schema_but_not_changed(world: World) -> None:
+    world.write("a.json", {"id": 1, "name": "n"})
+    world.ingest(schema=pa.schema([("id", pa.int64())])).run(once=True)
+    wider = pa.schema([("id", pa.int64()), ("name", pa.string())])
+    world.write("b.json", {"id": 2, "name": "m"})
+    world.ingest(schema=wider).run(once=True)
+    assert world.rows("id", "name") == [(1, None), (2, "m")]
+    with pytest.raises(InvalidError, match="has the schema id int64, name string"):
+        world.ingest(schema=pa.schema([("id", pa.string())])).run(once=True)
+
+
+def test_nothing_but_bad_lines_is_loaded_and_pins_no_schema(world: World) -> None:
+    world.write("a.json", b"nonsense")
+    world.ingest().run(once=True)
+    assert world.source().schema_version == 0
+    world.write("b.json", {"id": 1})
+    world.ingest().run(once=True)
+    assert world.rows("id", "_rescued_data") == [(1, None), (None, "nonsense")]
+
+
+def test_a_table_that_was_there_gives_the_schema(world: World) -> None:
+    DeltaTable.create(world.table_path, pa.schema([("id", pa.int32()), ("x", pa.string())]))
+    world.write("a.json", {"id": 1, "more": 1})
+    world.ingest().run(once=True)
+    assert world.rows("id", "x", "_rescued_data") == [(1, None, '{"id": 1, "more": 1}')]
+
+
+def test_a_table_that_forgets_its_transactions_is_refused(world: World) -> None:
+    property = {"delta.setTransactionRetentionDuration": "interval 1 days"}
+    DeltaTable.create(world.table_path, pa.schema([("id", pa.int64())]), configuration=property)
+    world.write("a.json", {"id": 1})
+    with pytest.raises(InvalidError, match="forgets which publishes"):
+        world.ingest().run(once=True)
+    assert len(world.queue) == 1
+    assert DeltaTable(world.table_path).version() == 0
+
+
+def test_a_table_with_constraints_is_refused(world: World) -> None:
+    table = DeltaTable.create(world.table_path, pa.schema([("id", pa.int64())]))
+    table.alter.add_constraint({"positive": "id > 0"})
+    world.write("a.json", {"id": 1})
+    with pytest.raises(InvalidError, match="constraints that are not checked"):
+        world.ingest().run(once=True)
+    assert len(world.queue) == 1
+
+
+def test_partitioned_and_mistyped_tables_are_refused(world: World) -> None:
+    world.write("a.json", {"id": 1})
+    DeltaTable.create(world.table_path, pa.schema([("id", pa.int64())]), partition_by=["id"])
+    with pytest.raises(InvalidError, match="partitioned by id"):
+        world.ingest().run(once=True)
+    other = world.folder / "other"
+    DeltaTable.create(other, pa.schema([("id", pa.string())]))
+    with pytest.raises(InvalidError, match="has the column 'id' as string"):
+        world.ingest(table=other, schema=pa.schema([("id", pa.int64())])).run(once=True)
+    assert len(world.queue) == 1
+
+
+def test_wrong_arguments_are_refused_before_anything_is_opened(tmp_path: Path) -> None:
+    from penstock.spark import Ingest
+
+    good = {"location": tmp_path / "d", "queue": "q", "table": tmp_path / "t"}
+    for bad in (
+        {"format": "xml"},
+        {"commit_timeout": 0},
+        {"commit_timeout": "60"},
+        {"max_files": 0},
+        {"identity": "etag"},
+        {"options": {"header": True}},
+        {"format": "csv", "options": {"sep": ",,"}},
+        {"format": "csv", "options": {"delimiter": ","}},
+        {"format": "csv", "options": {"sep": '"'}},
+        {"format": "text", "schema": "value STRING"},
+        {"inline": True, "identity": "version"},
+        {"table": "memory://x"},
+        {"table": "s3://bucket"},
+        {"table": "./100%"},
+        {"name": ""},
+    ):
+        with pytest.raises(InvalidError):
+            Ingest(**(good | bad))  # type: ignore[arg-type]
+    assert not os.listdir(tmp_path)
+
+
+def test_wrong_schemas_and_queues_are_refused(world: World) -> None:
+    for schema in (
+        5,
+        "{",
+        pa.schema([]),
+        pa.schema([("_file", pa.string())]),
+        pa.schema([("a", pa.int64()), ("A", pa.int64())]),
+    ):
+        with pytest.raises(InvalidError):
+            world.ingest(schema=schema).run(once=True)
+    nested = pa.schema([("l", pa.list_(pa.int64()))])
+    with pytest.raises(InvalidError, match="cannot hold the columns l"):
+        world.ingest(format="csv", schema=nested).run(once=True)
+    with pytest.raises(NotFoundError):
+        world.ingest(queue="nobody made it").run(once=True)
+    with pytest.raises(InvalidError):
+        world.ingest(queue=object()).run(once=True)
+    assert not world.table_path.exists()
+
+
+def test_a_source_keeps_its_table_and_identity(world: World) -> None:
+    world.write("a.json", {"id": 1})
+    world.ingest(name="n").run(once=True)
+    with pytest.raises(ConflictError):
+        world.ingest(name="n", table=world.folder / "other").run(once=True)
+    with pytest.raises(ConflictError):
+        world.ingest(name="n", identity="version").run(once=True)
+
+
+def test_progress_is_told_and_stop_ends_a_run_that_would_go_on(world: World) -> None:
+    world.write("a.json", {"id": 1})
+    seen = []
+    ingest = world.ingest(linger=0.0)
+
+    def progress(report: object) -> None:
+        seen.append(report)
+        ingest.stop()
+
+    report = ingest.run(progress=progress)
+    assert seen[-1] == report
+    assert report.files == 1
+    assert world.ids() == [1]

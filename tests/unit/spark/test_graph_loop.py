@@ -1,0 +1,158 @@
+"""A processor's loop against a broker in memory, with attempts that are not Spark's."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.errors import FencedError, UnavailableError
+from penstock.graph import Graph
+from penstock.graph.machine import Outcome, Run
+from penstock.graph.outputs import pack
+from penstock.graph.requests import Graphs, ProcessorStatus, ShowGraphs, Start
+from penstock.spark import graphloop
+from penstock.spark.graphboard import Board
+from penstock.spark.graphloop import Loop, ask_status
+
+
+@pytest.fixture
+def db(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[penstock.Database]:
+    monkeypatch.setattr(graphloop, "PAUSE_SECONDS", 0.001)
+    monkeypatch.setattr(graphloop, "BLOCK_MS", 5)
+    with penstock.open(f"memory://{request.node.name}") as db:
+        yield db
+
+
+def declared() -> Graph:
+    graph = Graph("g")
+    for name in ("first", "second"):
+        graph.pipe(f"{name}-in", f"{name}-out", name=name)(lambda message: message.data)
+    return graph
+
+
+class Copies:
+    """What a pipe that copies offsets would do; `before` may fail it."""
+
+    def __init__(self, before: Callable[[Run], None]) -> None:
+        self._before = before
+
+    def run(self, attempt: Run) -> Outcome:
+        self._before(attempt)
+        (found,) = attempt.ranges
+        entries: list[Any] = [
+            (b"", b"%d" % n, n.to_bytes(16, "big")) for n in range(found.start, found.end)
+        ]
+        name = attempt.processor_id.removeprefix("g/")
+        return Outcome(outputs=[pack(f"{name}-out", entries)])
+
+
+def run(db: penstock.Database, board: Board, graph: Graph, before: Callable[[Run], None]) -> None:
+    """Both loops, until the graph is idle."""
+    threads = [
+        threading.Thread(
+            target=Loop(processor, db.graphs, board, lambda: Copies(before), lambda: 4).run
+        )
+        for processor in graph.processors
+    ]
+    for thread in threads:
+        thread.start()
+    while not board.is_over:
+        board.await_change(0.05)
+        board.settle(lambda: ask_status(db.graphs, "g"))
+    for thread in threads:
+        thread.join()
+    board.raise_error()
+
+
+def written(db: penstock.Database, name: str) -> list[bytes]:
+    return [m.data for m in db.stream(f"{name}-out").read(0, 100) if m is not None]
+
+
+def shown(db: penstock.Database, name: str) -> ProcessorStatus:
+    found = db.graphs.ask(ShowGraphs("g"))
+    assert isinstance(found, Graphs)
+    return next(each for each in found.graphs[0].processors if each.processor == name)
+
+
+def test_a_range_that_keeps_failing_is_halved_until_what_fails_is_alone(
+    db: penstock.Database,
+) -> None:
+    db.stream("first-in").write_many([b"x"] * 8)
+    tried: list[tuple[int, int]] = []
+
+    def poison(attempt: Run) -> None:
+        (found,) = attempt.ranges
+        tried.append((found.start, found.end))
+        if found.start <= 5 < found.end:
+            raise OSError("the fifth")
+
+    graph = declared()
+    with pytest.raises(UnavailableError, match="g/first cannot go on: OSError: the fifth"):
+        run(db, Board(graph.topologies), graph, poison)
+    assert written(db, "first") == [b"%d" % n for n in range(5)]
+    assert tried[:7] == [(0, 4), (4, 8), (4, 8), (4, 6), (4, 5), (5, 8), (5, 8)]
+    assert len(tried[7:]) >= graphloop.STUCK_TRIES
+    assert set(tried[7:]) == {(5, 6)}
+    assert shown(db, "first").failure == "OSError: the fifth"
+
+
+def test_a_failure_is_shown_until_it_is_over(db: penstock.Database) -> None:
+    db.stream("first-in").write(b"x")
+    seen: list[str | None] = []
+
+    def twice(attempt: Run) -> None:
+        seen.append(shown(db, "first").failure)
+        if len(seen) < 3:
+            raise OSError(f"no {len(seen)}")
+
+    graph = declared()
+    run(db, Board(graph.topologies), graph, twice)
+    assert seen == [None, "OSError: no 1", "OSError: no 2"]
+    assert shown(db, "first").failure is None
+    assert written(db, "first") == [b"0"]
+
+
+def test_a_runner_that_lost_the_first_processor_ends(db: penstock.Database) -> None:
+    graph = declared()
+    db.stream("first-in").write(b"x")
+
+    def overtaken(attempt: Run) -> None:
+        db.graphs.ask(Start(graph.topologies[0]))
+
+    with pytest.raises(FencedError, match="g/first was taken over by another runner"):
+        run(db, Board(graph.topologies), graph, overtaken)
+    assert written(db, "first") == []
+
+
+def test_the_owner_takes_back_what_another_one_took(db: penstock.Database) -> None:
+    graph = declared()
+    db.stream("second-in").write_many([b"x"] * 3)
+    taken: list[bool] = []
+
+    def half_overtaken(attempt: Run) -> None:
+        if not taken:
+            taken.append(True)
+            db.graphs.ask(Start(graph.topologies[1]))
+
+    run(db, Board(graph.topologies), graph, half_overtaken)
+    assert written(db, "second") == [b"0", b"1", b"2"]
+    assert shown(db, "second").epoch == 3
+
+
+def test_one_that_cannot_start_does_not_keep_the_others_from_it(db: penstock.Database) -> None:
+    graph = Graph("g")
+    graph.pipe("first-in", "first-out", name="first")(lambda message: message.data)
+    run(db, Board(graph.topologies), graph, lambda attempt: None)
+    db.stream("first-in").write_many([b"x"] * 3)
+    db.stream("first-in").evict(up_to=1)
+    db.stream("second-in").write(b"x")
+    graph = declared()
+    with pytest.raises(UnavailableError, match="evicted"):
+        run(db, Board(graph.topologies), graph, lambda attempt: None)
+    assert written(db, "second") == [b"0"]

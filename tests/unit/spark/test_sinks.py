@@ -1,0 +1,266 @@
+"""Ready-made sinks: each row once, however often, in whatever pieces and by whomever it comes."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from deltalake import DeltaTable, write_deltalake
+
+from penstock.errors import InvalidError, PenstockError, UnavailableError
+from penstock.spark import sinkfile, sinks
+from penstock.spark.sinkdelta import DeltaTarget
+from penstock.spark.sinkfile import FileTarget
+from penstock.spark.sinks import Delivery, Row, TableSink, Target
+from penstock.spark.sinksqlite import SqliteTarget
+
+
+def deliver(target: Target, values: Sequence[Any], *, start: int = 0, source: str = "one") -> None:
+    """A step with a row per message, from `start` on."""
+    target.prepare()
+    rows = [
+        Row(start + i, (start + i).to_bytes(16, "big"), target.encode(value))
+        for i, value in enumerate(values)
+    ]
+    target.write(Delivery("g/p", source, start + len(rows), rows))
+
+
+def numbers(low: int, high: int) -> list[dict[str, int]]:
+    return [{"n": n} for n in range(low, high)]
+
+
+class Place:
+    """A target, and what is in it."""
+
+    def __init__(self, kind: str, folder: Path) -> None:
+        self.path = folder / kind
+        self.target: Target
+        match kind:
+            case "sqlite":
+                self.target = SqliteTarget(self.path, "t")
+            case "delta":
+                self.target = DeltaTarget(str(self.path), pa.schema([("n", pa.int64())]))
+            case _:
+                self.target = FileTarget(self.path)
+
+    def found(self) -> list[int]:
+        match self.target:
+            case SqliteTarget():
+                with closing(sqlite3.connect(self.path)) as table:
+                    return [n for (n,) in table.execute("SELECT n FROM t ORDER BY n")]
+            case DeltaTarget():
+                column = DeltaTable(str(self.path)).to_pyarrow_table().column("n")
+                return sorted(column.to_pylist())
+            case _:
+                return [int(line[5:-1]) for line in self.path.read_text().splitlines()]
+
+
+@pytest.fixture(params=["sqlite", "delta", "file"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Place:
+    return Place(request.param, tmp_path)
+
+
+def test_a_step_that_comes_again_adds_nothing(place: Place) -> None:
+    for _ in range(3):
+        deliver(place.target, numbers(0, 10))
+    assert place.found() == list(range(10))
+
+
+def test_a_step_that_comes_again_in_other_pieces_adds_what_is_missing(place: Place) -> None:
+    deliver(place.target, numbers(0, 10))
+    deliver(place.target, numbers(0, 4))
+    deliver(place.target, numbers(4, 12), start=4)
+    deliver(place.target, numbers(8, 15), start=8)
+    assert place.found() == list(range(15))
+
+
+def test_steps_without_rows_leave_everything_as_it_is(place: Place) -> None:
+    deliver(place.target, numbers(0, 2))
+    place.target.write(Delivery("g/p", "one", 50, []))
+    deliver(place.target, numbers(50, 52), start=50)
+    assert place.found() == [0, 1, 50, 51]
+
+
+def test_a_folder_that_is_not_there_is_told_before_anything_runs(tmp_path: Path) -> None:
+    for target in (SqliteTarget(tmp_path / "no" / "x", "t"), FileTarget(tmp_path / "no" / "x")):
+        with pytest.raises(InvalidError, match="is no folder"):
+            target.prepare()
+
+
+# -- SQLite
+
+
+def test_sqlite_columns_come_as_rows_need_them(tmp_path: Path) -> None:
+    target = SqliteTarget(tmp_path / "x.db", 'odd "name"')
+    now = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+    deliver(target, [{"a": 1, "b": b"x"}])
+    deliver(
+        target,
+        [{"A": True, 'q"': "t"}, {"when": now, "day": date(2026, 1, 2), "list": [1], "b": None}],
+        start=1,
+    )
+    with closing(sqlite3.connect(tmp_path / "x.db")) as table:
+        table.row_factory = sqlite3.Row
+        rows = [dict(row) for row in table.execute('SELECT * FROM "odd ""name"""')]
+    assert [row["a"] for row in rows] == [1, 1, None]
+    assert rows[0]["delivery_hash"] == "0" * 32
+    assert rows[1]['q"'] == "t"
+    assert (rows[2]["when"], rows[2]["day"], rows[2]["list"]) == (
+        "2026-01-02T03:04:00+00:00", "2026-01-02", "[1]",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value", [b"bytes", {"n": 1 << 63}, {"n": object()}, {1: 2}, {"": 1}, {"Delivery_Hash": "x"}]
+)
+def test_sqlite_refuses_rows_that_cannot_be_stored(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(InvalidError):
+        SqliteTarget(tmp_path / "x.db", "t").encode(value)
+
+
+def test_sqlite_writes_all_of_a_step_or_nothing(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "x.db")) as table, table:
+        table.execute("CREATE TABLE t (delivery_hash TEXT PRIMARY KEY NOT NULL, n UNIQUE)")
+    target = SqliteTarget(tmp_path / "x.db", "t")
+    with pytest.raises(UnavailableError, match="UNIQUE"):
+        deliver(target, [{"n": 1}, {"n": 1}])
+    with closing(sqlite3.connect(tmp_path / "x.db")) as table:
+        assert list(table.execute("SELECT * FROM t")) == []
+
+
+def test_sqlite_refuses_a_table_without_the_hash_as_its_key(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "x.db")) as table, table:
+        table.execute("CREATE TABLE t (n)")
+    with pytest.raises(InvalidError, match="no primary key delivery_hash"):
+        deliver(SqliteTarget(tmp_path / "x.db", "t"), [{"n": 1}])
+
+
+# -- Delta
+
+
+def test_delta_rows_fit_the_schema_or_are_refused(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("n", pa.int32(), nullable=False), ("s", pa.string())])
+    target = DeltaTarget(str(tmp_path / "t"), schema)
+    assert target.encode({"n": 1}) == {"n": 1}
+    for wrong in ({"n": "x"}, {"n": 1 << 40}, {"s": "x"}, {"n": 1, "more": 2}, b"x"):
+        with pytest.raises(InvalidError):
+            target.encode(wrong)
+
+
+def test_delta_tables_that_exist_say_their_columns_themselves(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    with pytest.raises(InvalidError, match="nothing says its columns"):
+        DeltaTarget(path).prepare()
+    write_deltalake(path, pa.table({"n": [7], "s": ["there"]}))
+    deliver(DeltaTarget(path), [{"n": 8}])
+    assert sorted(DeltaTable(path).to_pyarrow_table().column("n").to_pylist()) == [7, 8]
+
+
+def test_delta_writers_of_other_processors_do_not_hide_rows(tmp_path: Path) -> None:
+    target = DeltaTarget(str(tmp_path / "t"), pa.schema([("n", pa.int64())]))
+    deliver(target, numbers(0, 5), source="one")
+    deliver(target, numbers(0, 5), source="other")
+    assert DeltaTable(target.path).to_pyarrow_table().num_rows == 10
+
+
+def test_delta_looks_again_when_somebody_wrote_the_same_in_between(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = DeltaTarget(str(tmp_path / "t"), pa.schema([("n", pa.int64())]))
+    deliver(target, numbers(0, 2))
+    append = DeltaTarget._append
+    late: list[bool] = []
+
+    def overtaken(self: DeltaTarget, table: DeltaTable, *rest: Any) -> None:
+        if not late:
+            late.append(True)
+            deliver(target, numbers(2, 6), start=2)  # a driver that was stopped and woke up
+        append(self, table, *rest)
+
+    monkeypatch.setattr(DeltaTarget, "_append", overtaken)
+    deliver(target, numbers(2, 8), start=2)
+    assert sorted(DeltaTable(target.path).to_pyarrow_table().column("n").to_pylist()) == [*range(8)]
+
+
+def test_delta_tables_that_forget_are_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    forgets = {"delta.setTransactionRetentionDuration": "interval 1 days"}
+    DeltaTable.create(path, pa.schema([("n", pa.int64())]), configuration=forgets)
+    with pytest.raises(InvalidError, match="forgets"):
+        DeltaTarget(path).prepare()
+
+
+# -- file
+
+
+def test_a_file_gets_lines(tmp_path: Path) -> None:
+    deliver(FileTarget(tmp_path / "f"), [b"bytes", "täxt", {"a": 1}, b""])
+    assert (tmp_path / "f").read_bytes() == 'bytes\ntäxt\n{"a":1}\n\n'.encode()
+    for wrong in (b"two\nlines", 7):
+        with pytest.raises(InvalidError):
+            FileTarget(tmp_path / "f").encode(wrong)
+
+
+@pytest.mark.parametrize("written", [0, 3, 99])
+def test_a_step_that_died_between_the_lines_and_the_mark_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int
+) -> None:
+    target = FileTarget(tmp_path / "f")
+    deliver(target, numbers(0, 3))
+
+    def dies(handle: int, data: bytes, at: int) -> None:
+        os.pwrite(handle, data[:written], at)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sinkfile, "_write_all", dies)
+        with pytest.raises(KeyboardInterrupt):
+            deliver(target, numbers(3, 9), start=3)
+    deliver(target, numbers(3, 6), start=3)
+    assert Place("f", tmp_path).found() == list(range(6))
+
+
+def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("mine\n")
+    with pytest.raises(InvalidError, match="was not written by this sink"):
+        deliver(FileTarget(tmp_path / "f"), [b"x"])
+    assert (tmp_path / "f").read_text() == "mine\n"
+    deliver(FileTarget(tmp_path / "g"), [b"x"])
+    with pytest.raises(InvalidError, match="written by g/p"):
+        deliver(FileTarget(tmp_path / "g"), [b"x"], source="another")
+    (tmp_path / "g").write_text("")
+    with pytest.raises(InvalidError, match="had 2 when"):
+        deliver(FileTarget(tmp_path / "g"), [b"x", b"y"])
+
+
+def test_two_processes_do_not_write_one_file_at_once(tmp_path: Path) -> None:
+    target = FileTarget(tmp_path / "f")
+    with target._locked(), pytest.raises(UnavailableError, match="another process"):
+        deliver(target, [b"x"])
+    deliver(target, [b"x"])
+    assert (tmp_path / "f").read_bytes() == b"x\n"
+
+
+# -- what a graph gets
+
+
+def test_a_decorated_function_keeps_its_name_and_arguments(tmp_path: Path) -> None:
+    import inspect
+
+    @sinks.file(tmp_path / "f")
+    def keep(message: object, delivery_hash: str) -> bytes:
+        return b"x"
+
+    assert isinstance(keep, TableSink)
+    assert keep.__name__ == "keep"  # type: ignore[attr-defined]
+    assert list(inspect.signature(keep).parameters) == ["message", "delivery_hash"]
+    assert keep(1, delivery_hash="h") == b"x"
+    with pytest.raises(PenstockError):
+        sinks.sqlite(tmp_path / "x.db", table="sqlite_mine")

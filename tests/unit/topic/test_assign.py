@@ -1,0 +1,73 @@
+"""Which consumer gets which slot: evenly, with as few moves as possible."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from penstock.topic.assign import assign
+
+EVEN = [0] * 32
+
+
+def moved(before: list[int], after: list[int]) -> int:
+    return sum(one != other for one, other in zip(before, after, strict=True))
+
+
+def shares(owners: list[int]) -> list[int]:
+    return sorted(owners.count(each) for each in set(owners))
+
+
+def test_32_slots_over_one_to_six_consumers_and_back() -> None:
+    up = [list(range(1, n + 1)) for n in range(1, 7)]
+    owners = assign([0] * 32, up[0], EVEN)
+    for before, after in pairwise([*up, *reversed(up[:-1])]):
+        now = assign(owners, after, EVEN)
+        assert max(shares(now)) - min(shares(now)) <= 1
+        assert set(now) == set(after)
+        # The share of whoever joined, or what whoever left had.
+        least = 32 // len(after) if len(after) > len(before) else owners.count(before[-1])
+        assert moved(owners, now) == least
+        owners = now
+
+
+def test_it_may_be_anybody_who_leaves() -> None:
+    owners = assign([0] * 32, [1, 2, 3, 4, 5], EVEN)
+    for gone in range(1, 6):
+        left = [each for each in range(1, 6) if each != gone]
+        now = assign(owners, left, EVEN)
+        assert shares(now) == [8, 8, 8, 8]
+        assert moved(owners, now) == owners.count(gone)
+
+
+def test_nothing_moves_where_shares_are_even() -> None:
+    owners = assign([0] * 32, [1, 2, 3], EVEN)
+    assert assign(owners, [1, 2, 3], EVEN) == owners
+    assert assign(owners, [3, 2, 1], list(range(32))) == owners
+
+
+def test_nobody_owns_anything_without_consumers() -> None:
+    assert assign([1, 2, 0], [], [5, 5, 5]) == [0, 0, 0]
+
+
+def test_more_consumers_than_slots() -> None:
+    owners = assign([0] * 3, [1, 2, 3, 4, 5], [0] * 3)
+    assert shares(owners) == [1, 1, 1]
+    assert assign(owners, [1, 2, 3, 4, 5], [0] * 3) == owners
+
+
+def test_a_newcomer_gets_an_even_share_of_the_backlog() -> None:
+    """Two slots move, whichever they are: those that even out the load do."""
+    backlog = [100, 1, 1, 98]
+    owners = assign([1] * 4, [1, 2], backlog)
+    load = {who: sum(b for b, o in zip(backlog, owners, strict=True) if o == who) for who in (1, 2)}
+    assert shares(owners) == [2, 2]
+    assert load == {1: 99, 2: 101} or load == {1: 101, 2: 99}
+
+
+@pytest.mark.parametrize("slots", [1, 7, 32])
+def test_the_same_input_gives_the_same_plan(slots: int) -> None:
+    backlog = [(slot * 7) % 5 for slot in range(slots)]
+    plans = {tuple(assign([0] * slots, [3, 1, 2], backlog)) for _ in range(5)}
+    assert len(plans) == 1
