@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed
 ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup fmt check test test-slow bench demo clean
+.PHONY: help setup fmt check docs test test-slow bench demo clean
 
 help: ## list these words
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,14 +28,19 @@ fmt: $(STAMP) ## format the code and sort the imports
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
-check: $(STAMP) ## lint, format, types, layers; changes nothing
+check: $(STAMP) ## lint, format, types, layers, documentation; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
 
-test: $(STAMP) ## the default suite, with its slowest tests named
-	$(BIN)/pytest -m "not slow" --durations=10 $(ARGS)
+docs: $(STAMP) ## write the reference pages from the code, and the site into build/site
+	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=true $(BIN)/mkdocs build --strict
+
+test: $(STAMP) ## the default suite in two processes, with its slowest tests named
+	$(BIN)/pytest -m "not slow" -n 2 --dist loadgroup --durations=10 $(ARGS)
 
 test-slow: $(STAMP) ## the long suites: many crashes, power cuts, large logs
 	@command -v mkfs.ext4 >/dev/null && command -v mount >/dev/null || \

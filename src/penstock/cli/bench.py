@@ -11,11 +11,14 @@ import typer
 from rich.table import Table
 
 from penstock.cli.bench_append import CASES, AppendCase, AppendResult
+from penstock.cli.bench_graph import GraphResult, measure_graph
 from penstock.cli.bench_log import LogResult, measure_log
 from penstock.cli.bench_peers import require_redis
 from penstock.cli.bench_queue import OURS, QueueCase, QueueResult, measure_queues
+from penstock.cli.bench_source import SourceResult, measure_source
 from penstock.cli.bench_spark import SparkResult, measure_spark
 from penstock.cli.bench_stream import STREAM_CASES, StreamResult, measure_streams
+from penstock.cli.bench_topic import TopicResult, measure_topics
 from penstock.cli.options import Folder, Json
 from penstock.cli.output import print_json, progress_bars, result_console
 from penstock.cli.payloads import Payload
@@ -195,6 +198,57 @@ def backlog_table(result: QueueResult) -> Table:
     return table
 
 
+@app.command(name="topic")
+def topic(
+    seconds: Annotated[float, typer.Option(min=0.1, help="For each side.")] = 12.0,
+    turns: Annotated[int, typer.Option(min=1, help="How often both sides take turns.")] = 6,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """A topic with four consumer processes, beside a stream group of Redis with four.
+
+    Both run on loopback, in new folders inside the current one or --folder, which are removed
+    afterwards; every push is durable before it returns.
+    """
+    require_redis()
+    work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
+    try:
+        with progress_bars() as bars:
+            task = bars.add_task("bench topic", total=None, note="")
+            result = measure_topics(
+                work,
+                seconds=seconds,
+                turns=turns,
+                report=lambda note: bars.update(task, note=note),
+            )
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if as_json:
+        print_json(result)
+    else:
+        result_console().print(topic_table(result))
+
+
+def topic_table(result: TopicResult) -> Table:
+    table = Table(
+        title=f"Topics, 100 B messages in batches of 1000, {result.consumers} consumer processes",
+        caption="redis: a stream group with as many, appendfsync always, in the same run",
+    )
+    table.add_column("messages/s")
+    for name in ("penstock", "redis", "ratio", "wanted"):
+        table.add_column(name, justify="right")
+    for case in result.cases:
+        table.add_row(
+            case.name,
+            f"{case.ours:,.0f}",
+            f"{case.redis:,.0f}",
+            f"{case.ratio:.2f}x",
+            "" if case.wanted is None else f"at least {case.wanted:g}x",
+            style=None if case.met else "red",
+        )
+    return table
+
+
 @app.command(name="spark")
 def spark(
     rows: Annotated[int, typer.Option(min=100_000, help="Entries that are read.")] = 10_000_000,
@@ -238,6 +292,129 @@ def spark_table(result: SparkResult) -> Table:
             f"{case.ratio:.2f}x" if case.ratio else "",
             f"at least {case.wanted:g}x and {case.wanted_rows or 0:,.0f} rows/s",
             style=None if case.met else "red",
+        )
+    return table
+
+
+@app.command(name="graph")
+def graph(
+    turns: Annotated[int, typer.Option(min=1, help="How often both sides take turns.")] = 3,
+    seconds: Annotated[float, typer.Option(min=3, help="For the latency.")] = 20.0,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """A graph's pipe on Spark, beside Spark alone; the cost of a step; the way through three pipes.
+
+    On two cores of this machine, in new folders inside the current one or --folder, which are
+    removed afterwards. Needs penstock[spark].
+    """
+    work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
+    try:
+        with progress_bars() as bars:
+            task = bars.add_task("bench graph", total=None, note="")
+            result = measure_graph(
+                work, turns=turns, seconds=seconds, report=lambda note: bars.update(task, note=note)
+            )
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if as_json:
+        print_json(result)
+    else:
+        result_console().print(graph_table(result))
+
+
+def graph_table(result: GraphResult) -> Table:
+    table = Table(
+        title="A function per message of 100 B on Spark, local[2], every step durable",
+        caption="bare: the same function through mapInArrow, from memory into nothing",
+    )
+    table.add_column("what")
+    for name in ("penstock", "bare Spark", "wanted"):
+        table.add_column(name, justify="right")
+    for case in result.cases:
+        table.add_row(
+            f"steps of {case.step:,}",
+            f"{case.ours:,.0f}/s",
+            f"{case.bare:,.0f}/s",
+            f"at least {case.wanted:,.0f}/s",
+            style=None if case.met else "red",
+        )
+    table.add_row(
+        "a step of one message",
+        f"{result.fixed_ms:,.0f} ms",
+        f"{result.bare_ms:,.0f} ms",
+        f"at most {result.fixed_wanted_ms:,.0f} ms",
+        style=None if result.fixed_ms <= result.fixed_wanted_ms else "red",
+    )
+    table.add_row(
+        f"through three pipes at {result.rate:,}/s: p50, p99",
+        f"{result.latency_p50_ms:,.0f} ms, {result.latency_p99_ms:,.0f} ms",
+    )
+    return table
+
+
+@app.command(name="source")
+def source(
+    announcements: Annotated[
+        int, typer.Option(min=1000, help="Messages that name files which nobody reads.")
+    ] = 20_000,
+    files: Annotated[int, typer.Option(min=1, help="Files of 100 KB that are loaded.")] = 2000,
+    turns: Annotated[int, typer.Option(min=1, help="How often both sides take turns.")] = 3,
+    folder: Folder = None,
+    as_json: Json = False,
+) -> None:
+    """Announced files into a Delta table, beside Spark reading the same folder into Parquet.
+
+    On two cores of this machine, in new folders inside the current one or --folder, which are
+    removed afterwards. Needs penstock[spark].
+    """
+    work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
+    try:
+        with progress_bars() as bars:
+            task = bars.add_task("bench source", total=None, note="")
+            result = measure_source(
+                work,
+                announcements=announcements,
+                files=files,
+                turns=turns,
+                report=lambda note: bars.update(task, note=note),
+            )
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if as_json:
+        print_json(result)
+    else:
+        result_console().print(source_table(result))
+
+
+def source_table(result: SourceResult) -> Table:
+    table = Table(
+        title=f"{result.files:,} announced files of 100 KB of JSON lines, local[2]",
+        caption="spark: spark.read.json(folder).write.parquet(other) in the same run",
+    )
+    table.add_column("what")
+    for name in ("penstock", "spark", "ratio", "wanted"):
+        table.add_column(name, justify="right")
+    enough = result.announcements >= result.announcements_wanted
+    table.add_row(
+        "announcements, no file read",
+        f"{result.announcements:,.0f}/s",
+        "",
+        "",
+        f"at least {result.announcements_wanted:,.0f}/s",
+        style=None if enough else "red",
+    )
+    for what, amount, form in (
+        ("files", result.files, "{:,.0f}/s"),
+        ("bytes", result.bytes / 1e6, "{:,.1f} MB/s"),
+    ):
+        table.add_row(
+            what,
+            form.format(amount / result.ours),
+            form.format(amount / result.spark),
+            f"{result.ratio:.2f}x",
+            f"at least {result.wanted:g}x",
+            style=None if result.ratio >= result.wanted else "red",
         )
     return table
 

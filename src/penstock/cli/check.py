@@ -3,7 +3,8 @@
 Contract     Opens the location as its one writer, replaying its journal: a folder that is open
              elsewhere is refused, a bucket is taken over. Creates no location. Exit 0 when nothing
              is wrong, 1 when something is; bytes that do not even open are a CorruptError, exit 7.
-Not here     The invariants themselves (log/check.py, stream/check.py, queue/check.py).
+Not here     The invariants themselves (log/check.py, stream/check.py, queue/check.py,
+             source/check.py, graph/check.py).
 """
 
 from __future__ import annotations
@@ -21,12 +22,15 @@ from penstock.cli.output import print_json, result_console
 from penstock.clock import SystemClock
 from penstock.codec.keys import Kind, names_prefix, prefix_end
 from penstock.errors import CorruptError, UnavailableError
+from penstock.graph.check import check_graphs
 from penstock.log.check import Checker, Finding
 from penstock.queue.check import check_queues
+from penstock.source.check import check_sources
 from penstock.store.folder import require_location
 from penstock.store.location import folder_of, nothing_written, open_store
 from penstock.store.port import Store
 from penstock.stream.check import check_groups
+from penstock.topic.check import check_topics
 
 OPEN_SECONDS = 30.0
 
@@ -120,6 +124,9 @@ async def _run_checks(checker: Checker, store: Store) -> None:
     await checker.run()
     checker.findings += await check_groups(store, checker.look)
     checker.findings += await check_queues(store, checker.look)
+    checker.findings += await check_topics(store, checker.look)
+    checker.findings += await check_sources(store, checker.look)
+    checker.findings += await check_graphs(store, checker.look)
 
 
 async def _while_it_moves(checker: Checker, store: Store) -> None:

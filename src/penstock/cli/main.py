@@ -14,7 +14,21 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from penstock.cli import bench, check, demo, doctor, queue, serve, stream, top, up, watch
+from penstock.cli import (
+    bench,
+    check,
+    demo,
+    doctor,
+    graph,
+    ingest,
+    queue,
+    serve,
+    stream,
+    top,
+    topic,
+    up,
+    watch,
+)
 from penstock.cli.output import print_error, print_penstock_error
 from penstock.errors import (
     ConflictError,
@@ -46,8 +60,11 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(bench.app, name="bench")
+app.add_typer(graph.app, name="graph")
+app.add_typer(ingest.app, name="ingest")
 app.add_typer(queue.app, name="queue")
 app.add_typer(stream.app, name="stream")
+app.add_typer(topic.app, name="topic")
 app.command(name="check")(check.check)
 app.command(name="demo")(demo.demo)
 app.command(name="doctor")(doctor.doctor)

@@ -15,6 +15,8 @@ from penstock.client.database import Database
 from penstock.client.publish import time_of
 from penstock.clock import Clock
 from penstock.errors import NotFoundError
+from penstock.graph.requests import ProcessorStatus, ShowGraphs
+from penstock.source.requests import ListSources, SourceInfo
 
 
 class StreamLine(msgspec.Struct, frozen=True):
@@ -41,12 +43,28 @@ class QueueLine(msgspec.Struct, frozen=True):
     out_rate: float | None = None
 
 
+class TopicLine(msgspec.Struct, frozen=True):
+    name: str
+    inserted: int  # ever, as acked and errored
+    waiting: int
+    running: int
+    acked: int
+    errored: int
+    consumers: int
+    paused: bool
+    in_rate: float | None = None  # messages per second
+    out_rate: float | None = None
+
+
 class Look(msgspec.Struct, frozen=True):
     location: str
     time: datetime
     at: float  # seconds of a clock that runs evenly
     streams: list[StreamLine]
     queues: list[QueueLine]
+    topics: list[TopicLine]
+    sources: list[SourceInfo]
+    processors: list[ProcessorStatus]  # of graphs
     spark: list[Progress]
 
 
@@ -55,16 +73,25 @@ def look(db: Database, clock: Clock, before: Look | None = None) -> Look:
     span = None if before is None else at - before.at
     streams = {line.name: line for line in before.streams} if before is not None else {}
     queues = {line.name: line for line in before.queues} if before is not None else {}
+    topics = {line.name: line for line in before.topics} if before is not None else {}
+    graphs = db.graphs.ask(ShowGraphs())
     return Look(
         location=db.location,
         time=time_of(clock.wall_ms()),
         at=at,
         streams=[_stream(db, name, streams.get(name), span) for name in db.streams()],
         queues=[
-            line
+            queue
             for name in db.queues()
-            if (line := _queue(db, name, queues.get(name), span)) is not None
+            if (queue := _queue(db, name, queues.get(name), span)) is not None
         ],
+        topics=[
+            topic
+            for name in db.topics()
+            if (topic := _topic(db, name, topics.get(name), span)) is not None
+        ],
+        sources=db.sources.ask(ListSources()).sources,
+        processors=[each for graph in graphs.graphs for each in graph.processors],
         spark=db.bulk.progress(),
     )
 
@@ -99,5 +126,26 @@ def _queue(
         stats.acked,
         stats.paused,
         _rate(stats.routed, None if before is None else before.routed, span),
+        _rate(stats.acked, None if before is None else before.acked, span),
+    )
+
+
+def _topic(
+    db: Database, name: str, before: TopicLine | None, span: float | None
+) -> TopicLine | None:
+    try:
+        stats = db.topic(name).stats()
+    except NotFoundError:
+        return None
+    return TopicLine(
+        name,
+        stats.inserted,
+        stats.waiting,
+        stats.running,
+        stats.acked,
+        stats.errored,
+        stats.consumers,
+        stats.paused,
+        _rate(stats.inserted, None if before is None else before.inserted, span),
         _rate(stats.acked, None if before is None else before.acked, span),
     )

@@ -16,7 +16,9 @@ from rich.text import Text
 
 from penstock.broker.progress import Progress
 from penstock.cli.rendering import clock_time
-from penstock.cli.top_look import Look, QueueLine, StreamLine
+from penstock.cli.top_look import Look, QueueLine, StreamLine, TopicLine
+from penstock.graph.requests import ProcessorStatus
+from penstock.source.requests import SourceInfo
 
 L = TypeVar("L")
 #: From so many columns on everything is shown.
@@ -53,6 +55,14 @@ def _failed(line: QueueLine) -> str:
     return "bold red" if line.failed else ""
 
 
+def _errored(line: TopicLine) -> str:
+    return "bold red" if line.errored else ""
+
+
+def _failed_files(line: SourceInfo) -> str:
+    return "bold red" if line.failed else ""
+
+
 STREAMS: tuple[Column[StreamLine], ...] = (
     Column("stream", lambda line: line.name),
     Column("entries", lambda line: number(line.length)),
@@ -73,6 +83,34 @@ QUEUES: tuple[Column[QueueLine], ...] = (
     Column("out/s", lambda line: number(line.out_rate)),
     Column("ever in", lambda line: number(line.routed), wide=True),
     Column("ever out", lambda line: number(line.acked), wide=True),
+)
+TOPICS: tuple[Column[TopicLine], ...] = (
+    Column("topic", lambda line: f"{line.name} (paused)" if line.paused else line.name),
+    Column("waiting", lambda line: number(line.waiting)),
+    Column("running", lambda line: number(line.running)),
+    Column("errored", lambda line: number(line.errored), style=_errored),
+    Column("consumers", lambda line: line.consumers),
+    Column("in/s", lambda line: number(line.in_rate)),
+    Column("out/s", lambda line: number(line.out_rate)),
+    Column("ever in", lambda line: number(line.inserted), wide=True),
+    Column("ever out", lambda line: number(line.acked), wide=True),
+)
+SOURCES: tuple[Column[SourceInfo], ...] = (
+    Column("source", lambda line: line.name),
+    Column("files", lambda line: number(line.done)),
+    Column("failed", lambda line: number(line.failed), style=_failed_files),
+    Column("commits", lambda line: line.published),
+    Column("to export", lambda line: number(line.published - line.exported)),
+    Column("table", lambda line: line.table, wide=True),
+)
+GRAPHS: tuple[Column[ProcessorStatus], ...] = (
+    Column("graph/processor", lambda line: f"{line.graph}/{line.processor}"),
+    Column("kind", lambda line: line.kind),
+    Column("read", lambda line: number(line.delivered)),
+    Column("written", lambda line: number(line.written)),
+    Column("errors", lambda line: number(line.failed)),
+    Column("lag", lambda line: number(sum(each.available for each in line.tailers))),
+    Column("why it waits", lambda line: line.failure, wide=True, style=lambda _: "red"),
 )
 SPARK: tuple[Column[Progress], ...] = (
     Column("Spark", lambda line: f"{line.kind} {line.source}"),
@@ -103,9 +141,12 @@ class View:
         parts: list[Any] = [head]
         parts += _section(STREAMS, look.streams, wide, self._rows)
         parts += _section(QUEUES, look.queues, wide, self._rows)
+        parts += _section(TOPICS, look.topics, wide, self._rows)
+        parts += _section(SOURCES, look.sources, wide, self._rows)
+        parts += _section(GRAPHS, look.processors, wide, self._rows)
         parts += _section(SPARK, look.spark[::-1], wide, self._rows)
         if len(parts) == 1:
-            parts.append(Text("there is nothing here yet: no stream, no queue", style="dim"))
+            parts.append(Text("there is nothing here yet: no stream, queue or topic", style="dim"))
         yield Group(*parts)
 
 

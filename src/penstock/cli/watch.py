@@ -54,7 +54,6 @@ class Manner(msgspec.Struct, frozen=True):
     settle: float = 2.0
     interval: float = 1.0
     once: bool = False
-    again: bool = False
 
 
 def watch(
@@ -86,7 +85,7 @@ def watch(
     """
     manner = Manner(
         tuple(patterns or ()), recursive, _seconds("--settle", settle, 0.0),
-        _seconds("--interval", interval, 0.01), once, again,
+        _seconds("--interval", interval, 0.01), once,
     )  # fmt: skip
     if not folder.is_dir():
         kind = InvalidError if folder.exists() else NotFoundError
@@ -94,7 +93,8 @@ def watch(
     # One spelling, so that a file has one URI however the folder was named.
     folder = folder.resolve()
     with opened(location, create=True) as database, _told_to_end() as told:
-        ledger = Ledger(database, _queue(database, queue, told_of=not as_json), folder, _CLOCK)
+        target = _queue(database, queue, told_of=not as_json)
+        ledger = Ledger(database, target, folder, _CLOCK, again=again)
         watcher = Watcher(folder, folder_of_location(location), ledger, manner, _CLOCK)
         if not as_json:
             print(f"penstock watches {folder} for queue {queue}", flush=True)
@@ -146,10 +146,7 @@ class Watcher:
         self._manner = manner
         self._clock = clock
         self._settling = Settling(int(manner.settle * 1e9))
-        self._known = len(ledger.announced)
-        self._salt = f":{clock.entropy(8).hex()}" if manner.again else ""
-        if manner.again:
-            ledger.announced.clear()
+        self._known = ledger.known
         self._troubles: list[str] = []
         self.announced = 0
 
@@ -216,7 +213,7 @@ class Watcher:
         self._ledger.read_on()  # somebody else may have been quicker
         files = [(name, listing.files[name].version) for name in complete]
         new = [file for file in files if self._ledger.announced.get(file[0]) != file[1]]
-        self._ledger.announce(new, self._salt)
+        self._ledger.announce(new)
         self.announced += len(new)
         for name in complete:
             self._settling.announced(name)

@@ -48,13 +48,18 @@ class Entry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Ledger:
-    def __init__(self, database: Database, queue: Queue, folder: Path, clock: Clock) -> None:
+    def __init__(
+        self, database: Database, queue: Queue, folder: Path, clock: Clock, *, again: bool = False
+    ) -> None:
+        """`again`: whatever was announced before this moment was not."""
         self._database = database
         self._queue = queue
         self._folder = folder
         self._clock = clock
         self._queue_ms = int(queue.describe().created_at.timestamp() * 1000)
         self._stream = database.stream(ledger_name(queue.name, folder))
+        self._since_ms = clock.wall_ms() if again else 0
+        self._salt = f":{clock.entropy(8).hex()}" if again else ""
         self._entries: dict[str, Entry] = {}
         self._next = self._stream.info().first
         self.announced: dict[str, Version] = {}
@@ -71,22 +76,27 @@ class Ledger:
     def _learn(self, name: str, entry: Entry) -> None:
         if entry.queue_ms == self._queue_ms:
             self._entries[name] = entry
-            self.announced[name] = entry.version
+            if entry.announced_ms >= self._since_ms:
+                self.announced[name] = entry.version
 
-    def announce(self, files: Sequence[tuple[str, Version]], salt: str = "") -> None:
+    @property
+    def known(self) -> int:
+        return len(self._entries)
+
+    def announce(self, files: Sequence[tuple[str, Version]]) -> None:
         for start in range(0, len(files), BATCH):
             batch = files[start : start + BATCH]
-            self._database.publish_many([self._message(*file, salt) for file in batch])
+            self._database.publish_many([self._message(*file) for file in batch])
             now_ms = self._clock.wall_ms()
             written = {name: Entry(*version, now_ms, self._queue_ms) for name, version in batch}
             self._write(written)
             for name, entry in written.items():
                 self._learn(name, entry)
 
-    def _message(self, name: str, version: Version, salt: str) -> Publish:
+    def _message(self, name: str, version: Version) -> Publish:
         uri = uri_of(self._folder, name)
         key = blake2b(uri.encode(), digest_size=16).hexdigest()
-        dedup_id = f"watch:{key}:{version.size}:{version.mtime_ns}{salt}"
+        dedup_id = f"watch:{key}:{version.size}:{version.mtime_ns}{self._salt}"
         return Publish(URI(uri), to=self._queue.name, dedup_id=dedup_id)
 
     def _write(self, entries: dict[str, Entry]) -> None:
@@ -102,6 +112,7 @@ class Ledger:
         length = self._stream.info().length
         if not present or length < _SMALL:
             return
+        self.read_on()
         young_ms = self._clock.wall_ms() - FORGET_MS
         kept = {
             name: entry
@@ -114,8 +125,9 @@ class Ledger:
         for start in range(0, len(names), _READ):
             self._write({name: kept[name] for name in names[start : start + _READ]})
         self._stream.evict(up_to=last)
+        for name in self._entries.keys() - kept.keys():
+            self.announced.pop(name, None)
         self._entries = kept
-        self.announced = {name: entry.version for name, entry in kept.items()}
 
 
 def ledger_name(queue: str, folder: Path) -> str:

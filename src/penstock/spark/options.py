@@ -18,6 +18,7 @@ from penstock.log.catalogue import LogName, stream_name
 from penstock.queue.state import queue_name
 from penstock.queue.statecolumns import STATES
 from penstock.store.location import folder_of
+from penstock.topic.state import topic_name
 
 #: Where a read begins or ends: an offset, a time in milliseconds, or one of the words.
 Edge = int | datetime | Literal["earliest", "latest"]
@@ -30,18 +31,17 @@ _SPARKS_OWN = {"path", "checkpointlocation", "queryname", "outputmode"}
 
 _COMMON = {"location"}
 _READ = {
-    "stream", "messages", "queue", "state", "startingoffsets", "endingoffsets",
+    "stream", "topic", "messages", "queue", "state", "startingoffsets", "endingoffsets",
     "maxmessagespertrigger", "failondataloss", "includeheaders", "includepayload",
     "minpartitions", "rowsperpartition", "pushfilters",
 }  # fmt: skip
-_WRITE = {"stream", "messages", "queue", "producer", "sequence"}
+_WRITE = {"stream", "topic", "messages", "queue", "producer", "sequence"}
 #: What somebody who comes from elsewhere may write.
 _MEANT = {
     "maxoffsetspertrigger": "maxMessagesPerTrigger",
     "startingtimestamp": "startingOffsets with a time, such as 2026-01-31T12:00:00Z",
     "endingtimestamp": "endingOffsets with a time, such as 2026-01-31T12:00:00Z",
-    "topic": "stream",
-    "subscribe": "stream",
+    "subscribe": "topic",
     "path": "location",
 }
 
@@ -49,12 +49,14 @@ _MEANT = {
 class Source(msgspec.Struct, frozen=True):
     """What is read or written."""
 
-    kind: Literal["stream", "messages", "queue"]
+    kind: Literal["stream", "topic", "messages", "queue"]
     name: str = ""
 
     @property
     def log(self) -> LogName | None:
-        """The stream; None for messages."""
+        """The log of a stream or a topic; None for messages."""
+        if self.kind == "topic":
+            return topic_name(self.name)
         return stream_name(self.name) if self.kind == "stream" else None
 
     def __str__(self) -> str:
@@ -95,6 +97,8 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         for name in ("startingoffsets", "endingoffsets"):
             if name in options:
                 raise InvalidError(f"{name} is for streams and messages; a queue's state has none")
+    if source.kind == "topic" and "includeheaders" in options:
+        raise InvalidError("messages of a topic have no headers")
     if not streaming and "maxmessagespertrigger" in options:
         raise InvalidError("maxMessagesPerTrigger is for streaming reads")
     if streaming and "endingoffsets" in options:
@@ -157,17 +161,20 @@ def _location(options: Mapping[str, str]) -> str:
 
 
 def _source(options: Mapping[str, str]) -> Source:
-    found = [kind for kind in ("stream", "messages", "queue") if kind in options]
+    found = [kind for kind in ("stream", "topic", "messages", "queue") if kind in options]
     if len(found) != 1:
         said = "none" if not found else " and ".join(found)
         raise InvalidError(
-            f"one of stream, messages and queue is needed; given is {said}",
+            f"one of stream, topic, messages and queue is needed; given is {said}",
             hint='.option("stream", "clicks") or .option("messages", "true")',
         )
     match found[0]:
         case "stream":
             stream_name(options["stream"])
             return Source("stream", options["stream"])
+        case "topic":
+            topic_name(options["topic"])
+            return Source("topic", options["topic"])
         case "queue":
             queue_name(options["queue"])
             return Source("queue", options["queue"])

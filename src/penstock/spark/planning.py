@@ -35,6 +35,7 @@ from penstock.errors import InvalidError
 from penstock.log.batch import NODE_ENTRIES
 from penstock.queue.statecolumns import PageRange
 from penstock.spark.options import Edge, ReadOptions, Source
+from penstock.spark.schema import TAG_COLUMNS
 
 #: A read that is not larger comes through the broker.
 DIRECT_BYTES = 8 << 20
@@ -91,9 +92,9 @@ class Chosen:
         column = getattr(each, "attribute", ())
         if column == ("offset",):
             return self._offsets(each)
-        if column == ("tag",) and source.kind == "stream":
-            return self._tags(each)
-        if column == ("time",) and source.kind == "stream":
+        if column == (TAG_COLUMNS.get(source.kind),):
+            return self._tags(each, source)
+        if column == ("time",) and source.kind in TAG_COLUMNS:
             self._times(each)
         return False
 
@@ -113,7 +114,7 @@ class Chosen:
                 return False
         return True
 
-    def _tags(self, each: Filter) -> bool:
+    def _tags(self, each: Filter, source: Source) -> bool:
         match each:
             case EqualTo(value=str(text)) | EqualNullSafe(value=str(text)):
                 texts: Sequence[object] = (text,)
@@ -125,6 +126,8 @@ class Chosen:
         sign = "\N{REPLACEMENT CHARACTER}"
         if not all(isinstance(text, str) and sign not in text for text in texts):
             return False
+        if source.kind == "topic" and "" in texts:
+            return False  # no message has an empty key: those without one have none
         tags = frozenset(str(text).encode() for text in texts)
         self.tags = tags if self.tags is None else self.tags & tags
         return True
@@ -204,7 +207,7 @@ def check_lost(options: ReadOptions, low: int, first: int) -> int:
     """What was evicted before it was read: an error, or how much it is. Messages that every queue
     is done with leave their log in the course of things: those are only counted."""
     lost = max(0, first - low)
-    if lost and options.fail_on_data_loss and options.source.kind == "stream":
+    if lost and options.fail_on_data_loss and options.source.kind in TAG_COLUMNS:
         raise InvalidError(
             f"{lost:,} entries of {options.source} from offset {low} on are evicted; it begins at "
             f"{first}",

@@ -28,7 +28,7 @@ from penstock.queue.statecolumns import state_columns
 from penstock.spark.handles import database
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import CHECKPOINT_MS, Chosen, Part, check_lost
-from penstock.spark.schema import arrow_schema
+from penstock.spark.schema import shown
 from penstock.spark.writer import BATCH_ID, QUERY_ID
 from penstock.store.objects import open_objects
 from penstock.store.port import Reader
@@ -40,10 +40,9 @@ BATCH_ROWS = 20_000
 def read_part(options: ReadOptions, chosen: Chosen, part: Part) -> Iterator[pa.RecordBatch]:
     bulk = database(options.location).bulk
     count = Counts(end=part.low)
-    schema = arrow_schema(options)
     for batch in _batches(options, chosen, part, bulk, count):
         check_lost(options, part.low, part.low + count.evicted)
-        yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        yield shown(options, batch)
     check_lost(options, part.low, part.low + count.evicted)
     _tell(bulk, options, part, count)
 
@@ -131,7 +130,7 @@ def _maker(
     location = part.checkpoint.location
     objects = open_objects(location, sync=False) if options.payload else None
     match options.source.kind:
-        case "stream":
+        case "stream" | "topic":
             log = LogRange(part.log_id, 0, part.high)
             return lambda store: columns(
                 store, log, part.low, part.high,

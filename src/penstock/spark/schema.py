@@ -9,6 +9,7 @@ Contract     `schema_of(options)` is what a read gives: the Arrow schema of whoe
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import (
     BinaryType,
@@ -27,16 +28,32 @@ from penstock.queue.statecolumns import state_schema
 from penstock.spark.options import ReadOptions, Source
 
 _TEXT = (BinaryType, StringType)
+#: What the tag of an entry is called, for the kinds whose rows are entries of a log.
+TAG_COLUMNS = {"stream": "tag", "topic": "shard_key"}
+
+
+_TOPIC_SCHEMA = column_schema().set(2, pa.field(TAG_COLUMNS["topic"], pa.string()))
 
 
 def arrow_schema(options: ReadOptions) -> pa.Schema:
     match options.source.kind:
         case "stream":
             return column_schema(meta=options.headers)
+        case "topic":
+            return _TOPIC_SCHEMA
         case "messages":
             return message_schema(headers=options.headers, payload=options.payload)
         case "queue":
             return state_schema(headers=options.headers, payload=options.payload)
+
+
+def shown(options: ReadOptions, batch: pa.RecordBatch) -> pa.RecordBatch:
+    """A batch as it was read, with the columns of this source."""
+    columns = batch.columns
+    if options.source.kind == "topic":
+        keys = columns[2]
+        columns[2] = pc.if_else(pc.equal(keys, ""), pa.scalar(None, keys.type), keys)
+    return pa.RecordBatch.from_arrays(columns, schema=arrow_schema(options))
 
 
 def schema_of(options: ReadOptions) -> StructType:
@@ -50,7 +67,7 @@ def check_written(source: Source, schema: StructType) -> None:
             "messages are not written into a queue, but published",
             hint='.option("messages", "true"), and a column "to" with the name of the queue',
         )
-    known = _STREAM if source.kind == "stream" else _MESSAGES
+    known = {"stream": _STREAM, "topic": _TOPIC}.get(source.kind, _MESSAGES)
     names = [field.name for field in schema.fields]
     unknown = [name for name in names if name not in known]
     if unknown or "data" not in names or len(set(names)) < len(names):
@@ -82,6 +99,7 @@ def _is_headers(kind: DataType) -> bool:
 
 
 _STREAM = {"data": _is_text, "tag": _is_text, "meta": _is_text}
+_TOPIC = {"data": _is_text, "shard_key": _is_text}
 _MESSAGES = {
     "data": _is_text,
     "headers": _is_headers,

@@ -54,7 +54,9 @@ class PenstockSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
-            raise InvalidError("a stream is appended to, never overwritten", hint='.mode("append")')
+            raise InvalidError(
+                "entries are appended, what is there is never overwritten", hint='.mode("append")'
+            )
         return BatchWriter(write_options(self.options, streaming=False), schema)
 
     def streamWriter(  # noqa: N802

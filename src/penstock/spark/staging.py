@@ -122,6 +122,14 @@ class StreamStage(TaskStage):
         self._stage_bodies(build_bodies(pa.table(columns)))
 
 
+class TopicStage(StreamStage):
+    """Rows of data and, where they are there, shard_key: the tags of a topic's log."""
+
+    def _stage(self, table: pa.Table) -> None:
+        names = ["tag" if name == "shard_key" else name for name in table.column_names]
+        super()._stage(table.rename_columns(names))
+
+
 class MessageStage(TaskStage):
     """Rows of messages: their ids are taken while they are staged, their payloads stored."""
 

@@ -33,7 +33,7 @@ from penstock.spark.handles import database
 from penstock.spark.options import WriteOptions
 from penstock.spark.schema import check_written
 from penstock.spark.ship import shipped
-from penstock.spark.staging import MessageStage, StreamStage, TaskStage
+from penstock.spark.staging import MessageStage, StreamStage, TaskStage, TopicStage
 
 _log = logging.getLogger("penstock")
 
@@ -58,7 +58,11 @@ def _write(
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"
     bulk = database(options.location).bulk
-    kinds: dict[str, type[TaskStage]] = {"stream": StreamStage, "messages": MessageStage}
+    kinds: dict[str, type[TaskStage]] = {
+        "stream": StreamStage,
+        "topic": TopicStage,
+        "messages": MessageStage,
+    }
     stage = kinds[options.source.kind](bulk, key)
     with stage.running():
         for batch in iterator:

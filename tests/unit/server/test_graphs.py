@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import socket
-import time
 from typing import Any
 
 import pytest
 
-from integration.resp_server import PATIENCE_SECONDS, RespServer
+from integration.resp_server import RespServer
 from penstock.errors import InvalidError
 from penstock.graph.requests import (
     Input,
@@ -104,21 +103,17 @@ def test_a_stock_client_can_ask_and_is_told_what_is_wrong() -> None:
 
 
 def test_a_look_whose_client_went_away_waits_no_longer() -> None:
+    import redis
+
     with RespServer() as served:
+        client: Any = redis.Redis(port=served.port)
+        reply = client.execute_command("PENSTOCK.GRAPH", encode_request(Start(PIPE)))
+        client.close()
+        started = decode_reply(reply)
+        assert isinstance(started, Started)
+        look = encode_request(Look(started.processor, started.epoch, 600_000))
+        waiters = served.broker.graphs._waiters
         with socket.create_connection(("127.0.0.1", served.port)) as line:
-            request = encode_request(Start(PIPE))
-            line.sendall(b"*2\r\n$14\r\nPENSTOCK.GRAPH\r\n$%d\r\n%s\r\n" % (len(request), request))
-            assert line.recv(1 << 16).startswith(b"$")
-            request = encode_request(Look(2, 1, 600_000))
-            line.sendall(b"*2\r\n$14\r\nPENSTOCK.GRAPH\r\n$%d\r\n%s\r\n" % (len(request), request))
-            until(served, waiting=2)  # its input, and whether it changes hands
-        until(served, waiting=0)
-
-
-def until(served: RespServer, *, waiting: int) -> None:
-    async def count() -> int:
-        return len(served.server.broker.graphs._waiters)
-
-    end = time.monotonic() + PATIENCE_SECONDS
-    while served.call(count) != waiting:
-        assert time.monotonic() < end
+            line.sendall(b"*2\r\n$14\r\nPENSTOCK.GRAPH\r\n$%d\r\n%s\r\n" % (len(look), look))
+            served.until(lambda: len(waiters) == 2)  # for its input, and for another runner
+        served.until(lambda: len(waiters) == 0)

@@ -1,0 +1,244 @@
+"""`penstock ingest files | again | sources`: what became of announced files.
+
+Contract     Listing changes nothing and makes no location. `again` lets one file be loaded once
+             more and announces it: a failed one goes on where it stood; one that is loaded would
+             come twice, so that needs `--force`, and so does one that is not remembered any more.
+Which source `--source NAME`, or `--table T`, or the only one there is.
+Not here     Loading (ingest.py), what a shard is (source/requests.py).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Literal
+from urllib.parse import quote
+
+import msgspec
+import typer
+
+from penstock.cli.opening import opened
+from penstock.cli.options import LOCATION_DEFAULT, Json, Location
+from penstock.cli.output import print_json, result_console
+from penstock.cli.rendering import print_table
+from penstock.client.database import Database
+from penstock.errors import InvalidError, NotFoundError
+from penstock.source.messages import canonical_uri
+from penstock.source.requests import (
+    GetSource,
+    ListFiles,
+    ListSources,
+    Phase,
+    ReopenShard,
+    Shard,
+    SourceInfo,
+)
+from penstock.spark.ingest.tablefolder import table_uri
+from penstock.spark.queueports import announcing
+
+#: Read from the broker at a time.
+_PAGE = 1_000
+#: Shown unless more are asked for.
+_SHOWN = 1_000
+
+State = Literal["open", "done", "failed"]
+PHASES: dict[State, Phase] = {"open": "open", "done": "eof", "failed": "failed"}
+_STATES: dict[Phase, State] = {phase: state for state, phase in PHASES.items()}
+
+Source = Annotated[
+    str | None, typer.Option("--source", metavar="S", help="By its name, if it has one.")
+]
+Table = Annotated[
+    str | None, typer.Option("--table", metavar="T", help="The source of this table.")
+]
+
+
+class FileState(msgspec.Struct, frozen=True):
+    """A line of `files`, and what `--json` prints of it."""
+
+    file: str
+    state: State
+    position: str
+    rows: int
+    failures: int
+    error: str
+    kind: str  # file, inline: the message was the data, announcement: it could not be read
+    id: str
+    version: str | None
+    announced_by: str
+    text: str  # of an announcement that could not be read
+    opened_at: datetime
+    updated_at: datetime
+
+    @classmethod
+    def of(cls, shard: Shard) -> FileState:
+        return cls(
+            file=shard.uri,
+            state=_STATES[shard.phase],
+            position=shard.position,
+            rows=shard.rows,
+            failures=shard.failures,
+            error=shard.error,
+            kind=shard.kind,
+            id=shard.id,
+            version=shard.etag,
+            announced_by=shard.announced_by,
+            text=shard.text,
+            opened_at=_time(shard.opened_ms),
+            updated_at=_time(shard.updated_ms),
+        )
+
+
+def _time(ms: int) -> datetime:
+    return datetime.fromtimestamp(ms / 1000, UTC)
+
+
+def files(
+    location: Location = LOCATION_DEFAULT,
+    source: Source = None,
+    table: Table = None,
+    state: Annotated[State | None, typer.Option("--state", help="Only files that are so.")] = None,
+    limit: Annotated[
+        int, typer.Option("--limit", metavar="N", min=1, help="Show at most so many.")
+    ] = _SHOWN,
+    as_json: Json = False,
+) -> None:
+    """What became of every announced file, with the errors of those that failed."""
+    with opened(location) as database:
+        info = find_source(database, source, table)
+        found: list[FileState] = []
+        for shard in list_shards(database, info, None if state is None else PHASES[state]):
+            if len(found) == limit:
+                more = True
+                break
+            found.append(FileState.of(shard))
+        else:
+            more = False
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ["file", "state", "rows", "position", "failures", "error", "updated"],
+        [
+            (
+                each.text or each.file.removeprefix("file://"),
+                *(each.state, each.rows, each.position, each.failures, each.error),
+                each.updated_at,
+            )
+            for each in found
+        ],
+        title=info.name,
+        empty="no such files" if state else "no file was announced yet",
+        left=["position"],
+    )
+    if more:
+        result_console().print(f"the first {limit:,}; --limit shows more", markup=False)
+
+
+def list_shards(
+    database: Database, source: SourceInfo, phase: Phase | None = None, prefix: str = ""
+) -> Iterator[Shard]:
+    after = ""
+    while True:
+        page = database.sources.ask(
+            ListFiles(source.id, phase=phase, after=after, limit=_PAGE, prefix=prefix)
+        ).shards
+        yield from page
+        if len(page) < _PAGE:
+            return
+        after = page[-1].id
+
+
+def sources(location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
+    """The sources of a location, and how far they are."""
+    with opened(location) as database:
+        found = database.sources.ask(ListSources()).sources
+    if as_json:
+        print_json(found)
+        return
+    print_table(
+        ["source", "table", "identity", "loaded", "failed", "published", "exported"],
+        [
+            (
+                *(each.name, each.table, each.identity),
+                *(each.done, each.failed, each.published, each.exported),
+            )
+            for each in found
+        ],
+        empty="no source yet",
+    )
+
+
+def again(
+    file: Annotated[str, typer.Argument(metavar="FILE", help="A path or a URI.")],
+    queue: Annotated[
+        str, typer.Option("--queue", metavar="Q", help="Announce it here, for `penstock ingest`.")
+    ],
+    location: Location = LOCATION_DEFAULT,
+    source: Source = None,
+    table: Table = None,
+    force: Annotated[
+        bool,
+        typer.Option("--force", help="Although it is loaded (its rows come twice) or forgotten."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Load one file again: one that failed, or with --force one that is loaded or forgotten."""
+    uri = uri_of(file)
+    with opened(location) as database:
+        info = find_source(database, source, table)
+        shard_id = _remembered(database, info, uri)
+        if shard_id is None and not force:
+            raise NotFoundError(
+                f"{uri} is not known to source {info.name!r}",
+                hint="announce it, or use --force if it was forgotten",
+            )
+        with announcing(database, queue) as announce:
+            if shard_id is not None:
+                database.sources.ask(ReopenShard(info.id, shard_id, force=force))
+            # Only now: an announcement of a file that is loaded would be dropped.
+            announce(quote(uri, safe=":/"))
+    if as_json:
+        print_json({"file": uri, "id": shard_id, "queue": queue})
+    else:
+        result_console().print(f"{uri} is announced again in {queue}", markup=False)
+
+
+def uri_of(file: str) -> str:
+    """A path is one of this machine, wherever the command runs."""
+    text = os.path.abspath(file) if "://" not in file else file
+    try:
+        # A path is what it says; a URI may be percent-encoded.
+        return canonical_uri(quote(text) if text is not file else file)
+    except ValueError as error:
+        raise InvalidError(f"{file!r} names no file: {error}", hint="a path or a URI") from None
+
+
+def _remembered(database: Database, source: SourceInfo, uri: str) -> str | None:
+    """The shard of this file; of several versions the one that was opened last."""
+    known = [
+        shard
+        for shard in list_shards(database, source, prefix=uri)
+        if shard.kind == "file" and shard.uri == uri
+    ]
+    newest = max(known, key=lambda shard: shard.opened_ms, default=None)
+    return None if newest is None else newest.id
+
+
+def find_source(database: Database, name: str | None, table: str | None) -> SourceInfo:
+    if name is not None:
+        return database.sources.ask(GetSource(name))
+    found = database.sources.ask(ListSources()).sources
+    if table is not None:
+        wanted = table_uri(Path(table) if "://" not in table else table)
+        found = [each for each in found if each.table == wanted]
+    match found:
+        case []:
+            what = "there is no source" if table is None else f"no source loads into {table}"
+            raise NotFoundError(what, hint="penstock ingest makes one")
+        case [only]:
+            return only
+    names = ", ".join(repr(each.name) for each in found)
+    raise InvalidError(f"there are several sources: {names}", hint="say which with --source")

@@ -1,0 +1,271 @@
+"""JSON lines into columns: quickly where all fits, line by line where something does not. Pure.
+
+Contract     parse(lines, columns): one row for every line that is not blank, in order. What does
+             not fit leaves the raw line in `_rescued_data`, and nothing is lost: a line that is no
+             JSON object (all columns null), a value that is not of its column's type (that column
+             null), a field that has no column.
+Types        As Spark reads JSON: a text column takes any value (its JSON text), integers take no
+             fractions, times are ISO 8601 (without a zone: UTC), binary is base64, a map is an
+             object. A field that is null or missing is null.
+How          Arrow's reader takes a whole block. If it refuses one, the block is halved until the
+             lines in question are few, and those go through Python. Fields without a column make
+             Arrow read the block a second time, without them.
+Danger       Arrow's reader crashes on a line that is `null`, and on brackets some ten thousands
+             deep: neither gets there (`_odd`). It reads two objects in one line as two rows, and
+             one object in two lines as one: lines that begin with `{` and end with `}` can only be
+             the former, which the number of rows shows.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from penstock.spark.ingest.jsonvalues import TWICE, NotJsonError, convert, load_line, type_of
+from penstock.spark.ingest.lines import Lines, without_blank
+from penstock.spark.ingest.schema import POSITION, RESCUED, merge_schemas
+
+#: Fewer lines than this are quicker in Python than by another try of Arrow's reader.
+_FEW = 32
+#: A line must be this long to be too deep, and have this many brackets.
+_DEEP_BYTES, _DEEP = 4096, 1000
+
+
+def parse(lines: Lines, columns: pa.Schema) -> pa.Table:
+    """-> the columns, then _rescued_data and _position (of the line in `lines.data`)"""
+    lines = without_blank(lines)
+    wire = _wire(columns)
+    table = _halve(
+        lines, lambda part: None if wire is None else _quick(part, columns, wire), columns
+    )
+    return table.append_column(POSITION, pa.array(lines.starts, pa.int64()))
+
+
+def infer(lines: Lines) -> pa.Schema:
+    """The narrowest schema of these lines; not settled."""
+    lines = without_blank(lines)
+    found: list[pa.Schema] = []
+
+    def look(part: Lines) -> None:
+        table = None if _odd(part) else _read(part.span(), None, ignore=False)
+        if table is not None and len(table) == part.count:
+            found.append(pa.schema([(each.name, _plain(each.type)) for each in table.schema]))
+        elif part.count > _FEW:
+            look(part.part(0, part.count // 2))
+            look(part.part(part.count // 2, part.count))
+        else:
+            found.extend(_schema_of(part.line(at)) for at in range(part.count))
+
+    if lines.count:
+        look(lines)
+    return merge_schemas(found)
+
+
+def _schema_of(line: bytes) -> pa.Schema:
+    try:
+        value = load_line(line)
+    except NotJsonError:
+        return pa.schema([])
+    return pa.schema([(name, type_of(each)) for name, each in value.items()])
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Arrow takes text that looks like a time for one."""
+    if pa.types.is_timestamp(kind):
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([(each.name, _plain(each.type)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(pa.field("element", _plain(kind.value_type)))
+    return kind
+
+
+# -- a block, and its halves
+
+
+def _halve(lines: Lines, quick: Callable[[Lines], pa.Table | None], columns: pa.Schema) -> pa.Table:
+    done: list[pa.Table] = []
+
+    def take(part: Lines, *, halved: bool) -> None:
+        # What was halved down to a few lines has a bad one among them, or is next to it.
+        table = None if halved and part.count <= _FEW else quick(part)
+        if table is not None:
+            done.append(table)
+        elif part.count > _FEW:
+            take(part.part(0, part.count // 2), halved=True)
+            take(part.part(part.count // 2, part.count), halved=True)
+        else:
+            done.append(_slow(part, columns))
+
+    if lines.count:
+        take(lines, halved=False)
+    schema = pa.schema([*columns, pa.field(RESCUED, pa.string())])
+    return pa.concat_tables(done) if done else schema.empty_table()
+
+
+def _quick(lines: Lines, columns: pa.Schema, wire: pa.Schema) -> pa.Table | None:
+    """None: something in there needs a closer look."""
+    if _odd(lines):
+        return None
+    data = lines.span()
+    table = _read(data, wire, ignore=False)
+    if table is None or len(table) != lines.count:
+        return None
+    rescued = pa.nulls(lines.count, pa.string())
+    if table.schema.names != wire.names or any(
+        table.schema.field(each.name).type != each.type for each in wire
+    ):
+        try:
+            # Arrow's reader makes arrays of nothing but nulls that are not whole.
+            table.validate()
+        except pa.ArrowInvalid:
+            return None
+        strange = np.zeros(lines.count, np.bool_)
+        for name, column in zip(table.schema.names, table.columns, strict=True):
+            kind = wire.field(name).type if name in wire.names else None
+            _mark_strange(column.combine_chunks(), kind, strange)
+        # One object with the same field twice is refused, so what is left is the same rows.
+        table = _read(data, wire, ignore=True)
+        if table is None or len(table) != lines.count:
+            return None
+        if strange.any():
+            texts: list[str | None] = [None] * lines.count
+            for at in np.flatnonzero(strange).tolist():
+                texts[at] = lines.line(at).decode()
+            rescued = pa.array(texts, pa.string())
+    if any(_has_infinity(column) for column in table.columns):
+        return None
+    if wire != columns:
+        try:
+            table = table.cast(columns)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            return None
+    return table.append_column(RESCUED, rescued)
+
+
+def _slow(lines: Lines, columns: pa.Schema) -> pa.Table:
+    values: dict[str, list[Any]] = {name: [] for name in columns.names}
+    rescued: list[str | None] = []
+    for at in range(lines.count):
+        raw = lines.line(at)
+        try:
+            row = load_line(raw)
+        except NotJsonError:
+            row, fits = {}, False
+        else:
+            # A field twice keeps its last value; the line tells the other.
+            fits = row.pop(TWICE, True) and all(
+                name in values for name, value in row.items() if value is not None
+            )
+        for field in columns:
+            value, good = convert(row.get(field.name), field.type)
+            values[field.name].append(value)
+            fits = fits and good
+        rescued.append(None if fits else raw.decode(errors="backslashreplace"))
+    arrays = [pa.array(values[field.name], field.type) for field in columns]
+    schema = pa.schema([*columns, pa.field(RESCUED, pa.string())])
+    return pa.Table.from_arrays([*arrays, pa.array(rescued, pa.string())], schema=schema)
+
+
+# -- what Arrow reads, and what it may not see
+
+
+def _read(data: bytes, schema: pa.Schema | None, *, ignore: bool) -> pa.Table | None:
+    try:
+        return pj.read_json(
+            io.BytesIO(data),
+            # One block: the reader must not cut it again, for a type is inferred per block.
+            read_options=pj.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            parse_options=pj.ParseOptions(
+                explicit_schema=schema,
+                newlines_in_values=False,
+                unexpected_field_behavior="ignore" if ignore else "infer",
+            ),
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return None
+
+
+def _odd(lines: Lines) -> bool:
+    """Whether Arrow's reader must not see them, or would not tell lines apart."""
+    octets = np.frombuffer(lines.data, np.uint8)
+    brackets = (octets[lines.starts] == ord("{")) & (octets[lines.ends - 1] == ord("}"))
+    if not brackets.all():
+        return True
+    try:
+        lines.span().decode()
+    except UnicodeDecodeError:
+        return True
+    long = np.flatnonzero(lines.ends - lines.starts > _DEEP_BYTES)
+    return any(_is_deep(lines.line(at)) for at in long.tolist())
+
+
+def _is_deep(line: bytes) -> bool:
+    if line.count(b"[") + line.count(b"{") < _DEEP:
+        return False
+    octets = np.frombuffer(line, np.uint8)
+    opened = np.isin(octets, np.frombuffer(b"[{", np.uint8)).astype(np.int64)
+    closed = np.isin(octets, np.frombuffer(b"]}", np.uint8)).astype(np.int64)
+    # Brackets in texts count too: then it is looked at more closely for nothing.
+    return int(np.cumsum(opened - closed).max()) >= _DEEP
+
+
+def _wire(columns: pa.Schema) -> pa.Schema | None:
+    """What Arrow's reader is told: days come as text. None: it cannot read one of the types."""
+    fields = []
+    for field in columns:
+        kind = _wire_type(field.type)
+        if kind is None:
+            return None
+        fields.append(pa.field(field.name, kind))
+    return pa.schema(fields)
+
+
+def _wire_type(kind: pa.DataType) -> pa.DataType | None:
+    types = pa.types
+    if types.is_date32(kind):
+        return pa.string()
+    if types.is_struct(kind):
+        children = [(each.name, _wire_type(each.type)) for each in kind]
+        return None if any(child is None for _, child in children) else pa.struct(children)
+    if types.is_list(kind):
+        element = _wire_type(kind.value_type)
+        return None if element is None else pa.list_(pa.field("element", element))
+    return None if types.is_map(kind) or types.is_binary(kind) else kind
+
+
+def _mark_strange(
+    column: pa.Array, wanted: pa.DataType | None, strange: npt.NDArray[np.bool_]
+) -> None:
+    """Set the rows that have a value where no column is. A null there is no loss."""
+    if wanted is None:
+        strange |= column.is_valid().to_numpy(zero_copy_only=False)
+    elif column.type == wanted:
+        return
+    elif pa.types.is_struct(wanted):
+        names = {each.name: each.type for each in wanted}
+        for index, child in enumerate(column.type):
+            _mark_strange(pc.struct_field(column, [index]), names.get(child.name), strange)
+    elif pa.types.is_list(wanted):
+        inner = np.zeros(len(column.flatten()), np.bool_)
+        _mark_strange(column.flatten(), wanted.value_type, inner)
+        strange[pc.list_parent_indices(column).to_numpy()[inner]] = True
+
+
+def _has_infinity(column: pa.ChunkedArray | pa.Array) -> bool:
+    """A number too large for its type came out as infinite."""
+    kind = column.type
+    if pa.types.is_floating(kind):
+        return bool(pc.any(pc.is_inf(column)).as_py())
+    if isinstance(column, pa.ChunkedArray):
+        return pa.types.is_nested(kind) and any(_has_infinity(each) for each in column.chunks)
+    if pa.types.is_struct(kind):
+        return any(_has_infinity(each) for each in column.flatten())
+    return pa.types.is_list(kind) and _has_infinity(column.flatten())

@@ -1,0 +1,239 @@
+"""One JSON line, and one value of it for a column: the careful way. Pure.
+
+Contract     load_line: an object as a dict whose numbers are still text (`Number`).
+             convert: (value, whether it fitted); what does not fit is null, or for arrays, structs
+             and maps the part of it that does. The same answers as Arrow's reader gives, for all
+             that it takes (tests/unit/spark/test_ingest_json.py compares them).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+import re
+from datetime import UTC, date, datetime
+from decimal import Decimal, InvalidOperation
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.spark.ingest.schema import merge_types
+
+
+class NotJsonError(ValueError):
+    """Not one JSON object."""
+
+
+class Number(str):
+    """A number as it was written: 1.10 as text stays 1.10."""
+
+    __slots__ = ()
+
+
+#: In the dict of an object that names a field twice. No field has this name.
+TWICE = None
+
+_INTEGER = re.compile(r"-?\d+")
+_CONSTANTS = frozenset(["NaN", "Infinity", "-Infinity"])
+_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+
+
+def _pairs(pairs: list[tuple[str, Any]]) -> dict[Any, Any]:
+    found: dict[Any, Any] = dict(pairs)
+    if len(found) < len(pairs):
+        found[TWICE] = False
+    return found
+
+
+def load_line(line: bytes) -> dict[Any, Any]:
+    try:
+        value = json.loads(
+            line.decode(),
+            parse_int=Number,
+            parse_float=Number,
+            parse_constant=Number,
+            object_pairs_hook=_pairs,
+        )
+    except (ValueError, RecursionError) as error:
+        raise NotJsonError(str(error)) from None
+    if not isinstance(value, dict):
+        raise NotJsonError("not an object")
+    return value
+
+
+def type_of(value: Any) -> pa.DataType:
+    """The narrowest type of a value of load_line."""
+    match value:
+        case None:
+            return pa.null()
+        case bool():
+            return pa.bool_()
+        case Number():
+            small = _INTEGER.fullmatch(value) and -(2**63) <= int(value) < 2**63
+            return pa.int64() if small else pa.float64()
+        case str():
+            return pa.string()
+        case list():
+            kind = pa.null()
+            for each in value:
+                kind = merge_types(kind, type_of(each))
+            return pa.list_(pa.field("element", kind))
+    return pa.struct([(name, type_of(each)) for name, each in value.items() if name is not TWICE])
+
+
+def convert(value: Any, kind: pa.DataType) -> tuple[Any, bool]:
+    if value is None:
+        return None, True
+    types = pa.types
+    if types.is_string(kind):
+        return _text(value)
+    if types.is_struct(kind):
+        return _struct(value, kind)
+    if types.is_list(kind):
+        if not isinstance(value, list):
+            return None, False
+        parts = [convert(each, kind.value_type) for each in value]
+        return [part for part, _ in parts], all(good for _, good in parts)
+    if types.is_map(kind):
+        return _map(value, kind)
+    found = _scalar(value, kind)
+    return found, found is not None
+
+
+def _struct(value: Any, kind: pa.DataType) -> tuple[Any, bool]:
+    if not isinstance(value, dict):
+        return None, False
+    fits = value.get(TWICE, True)
+    row = {}
+    for field in kind:
+        row[field.name], good = convert(value.get(field.name), field.type)
+        fits = fits and good
+    return row, fits and all(name in row for name in value if value[name] is not None)
+
+
+def _map(value: Any, kind: pa.DataType) -> tuple[Any, bool]:
+    if not isinstance(value, dict):
+        return None, False
+    fits = value.get(TWICE, True)
+    pairs = []
+    for name, each in value.items():
+        if name is TWICE:
+            continue
+        key, good_key = convert(name, kind.key_type)
+        item, good = convert(each, kind.item_type)
+        if key is not None:
+            pairs.append((key, item))
+        fits = fits and good_key and good
+    return pairs, fits
+
+
+def _text(value: Any) -> tuple[str | None, bool]:
+    text = value if isinstance(value, str) else dump(value)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a surrogate pair, written as an escape
+        return None, False
+    return str(text), True
+
+
+def dump(value: Any) -> str:
+    """The JSON text of a value of load_line."""
+    match value:
+        case Number():
+            return str(value)
+        case list():
+            return f"[{','.join(map(dump, value))}]"
+        case dict():
+            fields = (
+                f"{json.dumps(name, ensure_ascii=False)}:{dump(each)}"
+                for name, each in value.items()
+                if name is not TWICE
+            )
+            return f"{{{','.join(fields)}}}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _scalar(value: Any, kind: pa.DataType) -> Any:
+    """None: it does not fit."""
+    types = pa.types
+    if types.is_boolean(kind):
+        return value if isinstance(value, bool) else None
+    if types.is_integer(kind):
+        if not isinstance(value, Number) or not _INTEGER.fullmatch(value):
+            return None
+        return in_range(int(value), kind)
+    if types.is_floating(kind):
+        if not isinstance(value, Number):
+            return None
+        return to_float(value, kind)
+    if types.is_decimal(kind):
+        return to_decimal(value, kind) if isinstance(value, str) else None
+    if not isinstance(value, str) or isinstance(value, Number):
+        return None
+    if types.is_timestamp(kind):
+        return to_timestamp(value, kind)
+    if types.is_date32(kind):
+        return to_date(value)
+    assert types.is_binary(kind), kind  # all that schema.delta_type leaves
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        return None
+
+
+# -- text into values; CSV has nothing else
+
+
+def in_range(value: int, kind: pa.DataType) -> int | None:
+    half = 1 << (kind.bit_width - 1)
+    return value if -half <= value < half else None
+
+
+def to_float(text: str, kind: pa.DataType) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    if text in _CONSTANTS:
+        return value
+    largest = 3.4028235677973366e38 if kind.bit_width == 32 else math.inf
+    return None if math.isinf(value) or abs(value) >= largest else value
+
+
+def to_decimal(text: str, kind: pa.DataType) -> Decimal | None:
+    try:
+        value = Decimal(text)
+    except InvalidOperation:
+        return None
+    if not value.is_finite():
+        return None
+    _, digits, exponent = value.as_tuple()
+    assert isinstance(exponent, int)  # finite
+    if -exponent > kind.scale:
+        return None
+    whole = len(digits) + exponent if any(digits) else 0
+    return value if whole <= kind.precision - kind.scale else None
+
+
+def to_timestamp(text: str, kind: pa.DataType) -> datetime | None:
+    try:
+        value = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if kind.tz is None:
+        return value if value.tzinfo is None else None
+    try:
+        return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
+    except OverflowError:
+        return None
+
+
+def to_date(text: str) -> date | None:
+    if not _DATE.fullmatch(text):
+        return None
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        return None

@@ -1,0 +1,435 @@
+"""One batch: files in, splits out, published with the positions of their shards.
+
+Contract     load(shards) reads each from its position on, in one Spark job, and publishes what was
+             read in one commit. The answer says what became of every shard. Nothing of a file that
+             could not be read, or that another process has by now, is in the table.
+Order        begin a staging - write splits - delete what will not be published - publish. Whoever
+             is killed in between leaves a staging that others revoke and clear away.
+Crashes      A Python worker that dies takes its job with it. If Spark still works, the batch is
+             halved until the file that kills it is alone, and that one has failed.
+Not here     Which shards, when, and what is acknowledged (coordinator.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+import msgspec
+import pyarrow as pa
+
+from penstock.clock import Clock
+from penstock.errors import InvalidError, PenstockError, UnavailableError
+from penstock.source.requests import (
+    BOF,
+    EOF,
+    Ask,
+    BeginStaging,
+    FinishStagings,
+    GetSchema,
+    Move,
+    Publish,
+    PutSchema,
+    Refused,
+    RevokeStagings,
+    Shard,
+    SourceInfo,
+    Split,
+)
+from penstock.spark.ingest.announced import is_unresolved
+from penstock.spark.ingest.delta import app_id
+from penstock.spark.ingest.files import Stat, compression_of, stat
+from penstock.spark.ingest.options import Settings
+from penstock.spark.ingest.pieces import Outcome, PieceResult, Plan, Work, outcome, plan
+from penstock.spark.ingest.readers import row_group_bytes
+from penstock.spark.ingest.schema import (
+    TEXT,
+    from_text,
+    merge_schemas,
+    settle,
+    to_text,
+    widens,
+)
+from penstock.spark.ingest.tablefolder import remove, staging_folder
+from penstock.spark.ingest.task import (
+    Job,
+    TaskResult,
+    TaskRunner,
+    pack_schema,
+    run_job,
+    unpack_schema,
+)
+
+_log = logging.getLogger("penstock")
+
+R = TypeVar("R")
+
+#: Where Spark does not say how many tasks it runs at once.
+_TASKS = 8
+#: No task reads much more than this; memory does not depend on it.
+TASK_BYTES = 256 * 2**20
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What became of the shards of a batch; each is in one of these."""
+
+    moves: list[Move] = []  # published
+    failures: dict[str, PieceResult] = {}
+    resolved: dict[str, str] = {}  # shard -> the version that its file turned out to have
+    again: list[str] = []  # nothing is wrong with them, but nothing was published
+    lost: list[str] = []  # to another process
+    bytes: int = 0  # of the files that were read
+    splits: int = 0
+
+    def and_also(self, other: Loaded) -> Loaded:
+        return Loaded(
+            self.moves + other.moves,
+            self.failures | other.failures,
+            self.resolved | other.resolved,
+            self.again + other.again,
+            self.lost + other.lost,
+            self.bytes + other.bytes,
+            self.splits + other.splits,
+        )
+
+
+class Loader:
+    def __init__(
+        self,
+        settings: Settings,
+        source: SourceInfo,
+        token: str,
+        *,
+        ask: Callable[[Ask[Any]], Any],
+        spark: Any,
+        pool: Executor,
+        clock: Clock,
+        staged: Callable[[list[int]], None],
+        sent: Callable[[Sequence[Move]], None],
+        accept: Callable[[pa.Schema], None],
+    ) -> None:
+        self._settings = settings
+        self._source = source
+        self._token = token
+        self._ask = ask
+        self._spark = spark
+        self._pool = pool
+        self._clock = clock
+        #: Told which stagings are to be kept alive, and what is read and about to be published.
+        self._staged = staged
+        self._sent = sent
+        #: Raises if the table cannot have these columns.
+        self._accept = accept
+        self._name = hashlib.blake2s(app_id(source).encode(), digest_size=6).hexdigest()
+        self._version = source.schema_version
+        self._columns = from_text(source.schema) if source.schema_version else None
+
+    @property
+    def columns(self) -> pa.Schema | None:
+        """The newest schema that is known here; None: there is none yet."""
+        return self._columns
+
+    # -- the schema
+
+    def use_schema(self, given: pa.Schema | None) -> None:
+        """Before the first batch: a schema that the user gave, or that the format has."""
+        if self._settings.reading.format == "text":
+            given = TEXT
+        while given is not None and given != self._columns:
+            if self._columns is not None and not widens(self._columns, given):
+                raise InvalidError(
+                    f"the source {self._source.name!r} has the schema {to_ddl(self._columns)}, not "
+                    f"{to_ddl(given)}",
+                    hint="columns can be added behind those; for anything else take another table",
+                )
+            self._accept(given)
+            self._put_schema(given)
+
+    def _put_schema(self, columns: pa.Schema) -> None:
+        """The next version, unless somebody was faster; then theirs is known here now."""
+        stored = self._ask(PutSchema(self._source.id, self._version, to_text(columns)))
+        self._version, self._columns = stored.version, from_text(stored.schema)
+
+    def _read_schema(self) -> None:
+        stored = self._ask(GetSchema(self._source.id))
+        self._version = stored.version
+        self._columns = from_text(stored.schema) if stored.version else None
+
+    def _infer(self, works: Sequence[Work], planned: Plan) -> None:
+        """From the files of this batch; of one that has none it stays unknown."""
+        reading = self._settings.reading
+        runner = TaskRunner(planned.tasks, None, reading)
+        results = run_job(self._spark, runner, len(planned.tasks))
+        found = settle(merge_schemas(unpack_schema(each.schema) for each in results))
+        while True:
+            known = self._columns if self._columns is not None else pa.schema([])
+            names = {name.casefold() for name in known.names}
+            new = [field for field in found if field.name.casefold() not in names]
+            if not new:
+                return
+            wanted = pa.schema([*known, *new])
+            self._accept(wanted)
+            self._put_schema(wanted)
+            if not self._settings.evolve or self._columns == wanted:
+                return
+
+    # -- a batch
+
+    def load(self, shards: Sequence[Shard], inline: Mapping[str, bytes]) -> Loaded:
+        works, failures, resolved = self._prepare(shards, inline)
+        works, later = self._fill(works)
+        done = Loaded(failures=failures, resolved=resolved, again=[work.id for work in later])
+        return done.and_also(self._load(works)) if works else done
+
+    def _fill(self, works: Sequence[Work]) -> tuple[list[Work], list[Work]]:
+        """As many as a batch may hold, one at least; and the others."""
+        total = 0
+        for count, work in enumerate(works):
+            total += min(work.size, self._settings.chunk_bytes) if work.divisible else work.size
+            if count and total > self._settings.batch_bytes:
+                return list(works[:count]), list(works[count:])
+        return list(works), []
+
+    def _prepare(
+        self, shards: Sequence[Shard], inline: Mapping[str, bytes]
+    ) -> tuple[list[Work], dict[str, PieceResult], dict[str, str]]:
+        works: list[Work] = []
+        failures: dict[str, PieceResult] = {}
+        resolved: dict[str, str] = {}
+        for shard, found in zip(
+            shards, self._pool.map(lambda shard: self._look(shard, inline), shards), strict=True
+        ):
+            if isinstance(found, PenstockError):
+                final = isinstance(found, InvalidError)
+                failures[shard.id] = PieceResult(-1, error=str(found), final=final)
+            elif isinstance(found, str):
+                resolved[shard.id] = found
+            else:
+                works.append(found)
+        return works, failures, resolved
+
+    def _look(self, shard: Shard, inline: Mapping[str, bytes]) -> Work | PenstockError | str:
+        """What is to be read of a shard. -> why not; or the version of one that had none"""
+        if shard.kind == "inline":
+            data = inline[shard.id]
+            return Work(shard.id, shard.uri, shard.position, len(data), data=data)
+        try:
+            found = stat(shard.uri)
+            if is_unresolved(shard):
+                return found.version
+            return self._work(shard, found)
+        except PenstockError as error:
+            return error
+
+    def _work(self, shard: Shard, found: Stat) -> Work:
+        large = found.size > self._settings.chunk_bytes or shard.position != BOF
+        divisible = False
+        groups: tuple[int, ...] = ()
+        if self._settings.reading.format == "parquet" and large:
+            groups = row_group_bytes(shard.uri)
+            divisible = True
+        elif self._settings.reading.format in ("json", "text"):
+            divisible = large and compression_of(shard.uri) is None
+        version = shard.etag if self._settings.identity == "version" else None
+        return Work(
+            shard.id,
+            shard.uri,
+            shard.position,
+            found.size,
+            version,
+            groups=groups,
+            divisible=divisible,
+        )
+
+    def _load(self, works: Sequence[Work]) -> Loaded:
+        planned = plan(
+            works,
+            tasks=self._spark_tasks(),
+            chunk_bytes=self._settings.chunk_bytes,
+            task_bytes=TASK_BYTES,
+        )
+        staging: int | None = None
+        try:
+            if self._columns is None or self._settings.evolve:
+                self._infer(works, planned)
+            key = self._clock.entropy(16).hex()
+            begun = self._ask(
+                BeginStaging(self._source.id, self._token, self._settings.stale_ms, key)
+            )
+            staging = begun.stagings[0].id
+            self._staged([staging])
+            results = run_job(self._spark, self._runner(planned, staging), len(planned.tasks))
+        except crashes() as error:
+            if staging is not None:
+                self.discard(staging)
+            return self._halve(works, error)
+        faults = [each.fault for each in results if each.fault]
+        if faults:
+            self.discard(staging)
+            raise UnavailableError(
+                f"the table cannot be written: {faults[0]}", hint="nothing of this batch was loaded"
+            )
+        return self._publish(works, staging, planned, results)
+
+    def _runner(self, planned: Plan, staging: int) -> TaskRunner:
+        columns = self._columns if self._columns is not None else pa.schema([])
+        job = Job(
+            self._settings.table,
+            staging_folder(self._name, staging),
+            self._settings.reading,
+            pack_schema(columns),
+        )
+        return TaskRunner(planned.tasks, job, self._settings.reading)
+
+    def _publish(
+        self, works: Sequence[Work], staging: int, planned: Plan, results: Sequence[TaskResult]
+    ) -> Loaded:
+        found = outcome(works, planned, {r.number: r for each in results for r in each.pieces})
+        splits = self._splits(found, planned, results)
+        if not found.moves:
+            self.discard(staging)
+            return Loaded(failures=found.failures)
+        self._sent(found.moves)
+        if splits:
+            folder = staging_folder(self._name, staging)
+            remove(self._settings.table, folder, keep={split.path for split in splits})
+        answer = self._ask(
+            Publish(
+                self._source.id,
+                self._token,
+                self._clock.entropy(16).hex(),
+                staging,
+                self._version,
+                splits,
+                found.moves,
+            )
+        )
+        self._staged([])
+        if isinstance(answer, Refused):
+            self.discard(staging)
+            return self._refused(answer, found)
+        if not splits:
+            # Published without any: the staging was revoked, and there may be files in it.
+            self.discard(staging)
+        return Loaded(
+            moves=found.moves,
+            failures=found.failures,
+            bytes=_bytes(works, found.moves),
+            splits=len(splits),
+        )
+
+    def _splits(self, found: Outcome, planned: Plan, results: Sequence[TaskResult]) -> list[Split]:
+        bad = {number for shard in found.failures for number in planned.pieces[shard]}
+        return [
+            named.split
+            for each in results
+            for named in each.splits
+            # What shares a split was read to its end, and a part of a file shares none.
+            if not bad.intersection(named.pieces)
+        ]
+
+    def _refused(self, answer: Refused, found: Outcome) -> Loaded:
+        _log.warning(
+            "a publish was refused (%s); %d files are read again",
+            answer.reason,
+            len(found.moves) - len(answer.losers),
+        )
+        if answer.reason == "schema":
+            self._read_schema()
+        lost = set(answer.losers)
+        return Loaded(
+            failures=found.failures,
+            again=[move.id for move in found.moves if move.id not in lost],
+            lost=[move.id for move in found.moves if move.id in lost],
+        )
+
+    # -- what is left over
+
+    def discard(self, staging: int) -> None:
+        """Revoke, then delete, then forget; whoever finds it revoked does the rest."""
+        self._staged([])
+        self._clear([staging])
+        # Who was silent for too long finds it gone, and has written files since.
+        remove(self._settings.table, staging_folder(self._name, staging))
+
+    def clear_stale(self) -> None:
+        """Delete what processes that are gone have left."""
+        self._clear(None)
+
+    def _clear(self, ids: list[int] | None) -> None:
+        revoked = self._ask(RevokeStagings(self._source.id, self._token, ids)).stagings
+        for each in revoked:
+            remove(self._settings.table, staging_folder(self._name, each.id))
+        if revoked:
+            self._ask(FinishStagings(self._source.id, [each.id for each in revoked]))
+
+    # -- Spark
+
+    def _spark_tasks(self) -> int:
+        try:
+            return int(self._spark.sparkContext.defaultParallelism)
+        except AttributeError:  # a session of Spark Connect does not tell
+            return _TASKS
+
+    def _halve(self, works: Sequence[Work], error: BaseException) -> Loaded:
+        reason = reason_of(error)
+        try:
+            run_job(self._spark, TaskRunner([[]], None, self._settings.reading), 1)
+        except crashes():
+            raise UnavailableError(
+                f"Spark cannot run Python tasks: {reason}",
+                hint="on a cluster every node needs penstock[spark], see docs/spark.md",
+            ) from error
+        if len(works) == 1:
+            return Loaded(
+                failures={works[0].id: PieceResult(-1, error=f"its task ended: {reason}")}
+            )
+        _log.warning("a task of %d files ended (%s); they are read in halves", len(works), reason)
+        half = len(works) // 2
+        return self._load(works[:half]).and_also(self._load(works[half:]))
+
+
+def crashes() -> tuple[type[BaseException], ...]:
+    """What a job ends with when one of its tasks did; a worker that died, for example."""
+    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
+    from pyspark.errors import PySparkException
+
+    return (Py4JError, PySparkException)
+
+
+#: Of the many lines that a failed job tells: what a Python task or its worker died of.
+_REASONS = (
+    re.compile(
+        r"^(?:[a-z_]\w*\.)*(?!Py4J)[A-Z]\w*(?:Error|Exception): (?!Traceback).+", re.MULTILINE
+    ),
+    re.compile(r"Python worker exited unexpectedly[^\n]*"),
+    re.compile(r"^\S.*", re.MULTILINE),
+)
+
+
+def reason_of(error: BaseException) -> str:
+    text = str(error)
+    found = next((match for match in (each.search(text) for each in _REASONS) if match), None)
+    return type(error).__name__ if found is None else found[0][:500]
+
+
+def _bytes(works: Sequence[Work], moves: Sequence[Move]) -> int:
+    """How much of the files was read, as they are stored."""
+    by_id = {work.id: work for work in works}
+    total = 0
+    for move in moves:
+        work = by_id[move.id]
+        end = None if move.end == EOF else int(move.end)
+        if work.groups:
+            total += sum(work.groups[work.offset : end])
+        else:
+            total += (work.size if end is None else end) - work.offset
+    return total
+
+
+def to_ddl(columns: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in columns)

@@ -1,0 +1,242 @@
+"""The columns of a table that files are loaded into: what they may be, and how they are found.
+
+Contract     `columns` are those of the user's data; a table has three more (TABLE_FIELDS). They are
+             stored as the JSON that Spark and Delta write for a StructType. Types that Delta has
+             not are widened to one that holds every value (`delta_type`).
+Inference    A value has a type (64-bit integers, doubles, booleans, text, arrays, structs); two
+             rows of one column have the narrowest type that holds both (`merge_types`); what holds
+             nothing but nulls is text. Text that looks like a time stays text: a later row might
+             not look so. Give a schema for times, decimals and larger integers.
+Invariant    merge_types is commutative up to the order of fields, associative and idempotent, so
+             the schema does not depend on how a batch was cut into tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.errors import InvalidError
+
+FILE = "_file"
+POSITION = "_position"
+RESCUED = "_rescued_data"
+
+#: What every table has behind the columns of its data.
+TABLE_FIELDS = (
+    pa.field(RESCUED, pa.string()),
+    pa.field(FILE, pa.string()),
+    pa.field(POSITION, pa.int64()),
+)
+RESERVED = frozenset(field.name for field in TABLE_FIELDS)
+
+#: The schema of text files, whoever asks.
+TEXT = pa.schema([pa.field("value", pa.string())])
+
+TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+
+def table_schema(columns: pa.Schema) -> pa.Schema:
+    return pa.schema([*columns, *TABLE_FIELDS])
+
+
+def delta_type(kind: pa.DataType) -> pa.DataType:
+    """The type of Delta that holds all values of an Arrow type."""
+    fixed = _NARROW.get(kind)
+    if fixed is not None:
+        return fixed
+    types = pa.types
+    if types.is_timestamp(kind):
+        return TIMESTAMP if kind.tz else pa.timestamp("us")
+    if types.is_dictionary(kind):
+        return delta_type(kind.value_type)
+    if types.is_fixed_size_binary(kind) or types.is_large_binary(kind):
+        return pa.binary()
+    if types.is_decimal(kind):
+        return pa.decimal128(kind.precision, kind.scale) if kind.precision <= 38 else pa.string()
+    if types.is_struct(kind):
+        fields = [
+            pa.field(each.name, delta_type(each.type)) for each in kind if _can_be_a_name(each.name)
+        ]
+        return pa.struct(fields) if fields else pa.string()
+    if types.is_map(kind):
+        return pa.map_(delta_type(kind.key_type), delta_type(kind.item_type))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(pa.field("element", delta_type(kind.value_type)))
+    if kind in _AS_THEY_ARE:
+        return kind
+    # Durations, times of day and what else Delta does not know: their text.
+    return pa.string()
+
+
+_AS_THEY_ARE = frozenset(
+    [
+        pa.bool_(),
+        pa.int8(),
+        pa.int16(),
+        pa.int32(),
+        pa.int64(),
+        pa.float32(),
+        pa.float64(),
+        pa.string(),
+        pa.binary(),
+        pa.date32(),
+    ]
+)
+_NARROW = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.date64(): pa.date32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.binary_view(): pa.binary(),
+    pa.null(): pa.string(),
+}
+
+
+def _can_be_a_name(name: str) -> bool:
+    return bool(name) and "\0" not in name
+
+
+def settle(columns: pa.Schema) -> pa.Schema:
+    """An inferred schema as a table can have it: without our names, each name once.
+
+    Delta's names differ in more than their case; the later one of two that do not is left out, and
+    its values are rescued.
+    """
+    fields, seen = [], {name.casefold() for name in RESERVED}
+    for field in columns:
+        if field.name.casefold() not in seen and _can_be_a_name(field.name):
+            seen.add(field.name.casefold())
+            fields.append(pa.field(field.name, delta_type(field.type)))
+    return pa.schema(fields)
+
+
+def merge_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
+    merged: dict[str, pa.DataType] = {}
+    for schema in schemas:
+        merged = _merge_fields(merged, {field.name: field.type for field in schema})
+    return pa.schema(list(merged.items()))
+
+
+def _merge_fields(
+    left: Mapping[str, pa.DataType], right: Mapping[str, pa.DataType]
+) -> dict[str, pa.DataType]:
+    merged = dict(left)
+    for name, kind in right.items():
+        merged[name] = merge_types(merged[name], kind) if name in merged else kind
+    return merged
+
+
+def merge_types(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    types = pa.types
+    if left == right or types.is_null(right):
+        return left
+    if types.is_null(left):
+        return right
+    if types.is_struct(left) and types.is_struct(right):
+        fields = _merge_fields(
+            {each.name: each.type for each in left}, {each.name: each.type for each in right}
+        )
+        return pa.struct(list(fields.items()))
+    if types.is_list(left) and types.is_list(right):
+        return pa.list_(pa.field("element", merge_types(left.value_type, right.value_type)))
+    if _is_number(left) and _is_number(right):
+        return _wider(left, right)
+    return pa.string()
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
+
+
+def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    if pa.types.is_floating(left) == pa.types.is_floating(right):
+        return left if left.bit_width >= right.bit_width else right
+    return pa.float64()
+
+
+def widens(stored: pa.Schema, wanted: pa.Schema) -> bool:
+    """Whether `wanted` is `stored` with further columns behind it."""
+    return list(wanted)[: len(stored)] == list(stored)
+
+
+# -- as text, and as users give it
+
+
+def to_text(columns: pa.Schema) -> str:
+    return str(_delta().from_arrow(columns).to_json())
+
+
+def from_text(text: str) -> pa.Schema:
+    return pa.schema(_delta().from_json(text).to_arrow())
+
+
+def given_schema(given: object) -> pa.Schema:
+    """A user's schema: of Arrow, of Spark, its JSON, or DDL such as `id BIGINT, at TIMESTAMP`."""
+    columns = _read_given(given)
+    wanted = pa.schema([pa.field(field.name, delta_type(field.type)) for field in columns])
+    names = [field.name.casefold() for field in wanted]
+    for name in names:
+        if not _can_be_a_name(name):
+            raise InvalidError(f"{name!r} cannot be the name of a column")
+        if name in RESERVED or names.count(name) > 1:
+            raise InvalidError(
+                f"the schema has a column {name!r} that every table has"
+                if name in RESERVED
+                else f"the schema has the column {name!r} twice",
+                hint="names differ in more than their case; "
+                + ", ".join(sorted(RESERVED))
+                + " are ours",
+            )
+    if not names:
+        raise InvalidError("a schema without columns", hint="leave it out to have it inferred")
+    return from_text(to_text(wanted))
+
+
+def _read_given(given: object) -> pa.Schema:
+    if isinstance(given, pa.Schema):
+        return given
+    if hasattr(given, "jsonValue") and hasattr(given, "json"):
+        given = given.json()
+    if not isinstance(given, str):
+        raise InvalidError(
+            f"{type(given).__name__} is not a schema",
+            hint="DDL text, a StructType of Spark, or a schema of pyarrow",
+        )
+    if given.lstrip().startswith("{"):
+        return _checked(from_text, given)
+    return _checked(_from_ddl, given)
+
+
+def _from_ddl(ddl: str) -> pa.Schema:
+    from pyspark.sql.types import StructType
+
+    return from_text(StructType.fromDDL(ddl).json())
+
+
+def _checked(read: Any, text: str) -> pa.Schema:
+    try:
+        return read(text)
+    except InvalidError:
+        raise
+    except Exception as error:  # of Spark's parser or of Delta's: both say what they miss
+        reason = str(error).strip().splitlines()
+        raise InvalidError(f"not a schema: {reason[0] if reason else text}") from error
+
+
+def _delta() -> Any:
+    from penstock.spark.ingest.delta import require_deltalake
+
+    return require_deltalake().Schema
+
+
+def simple_fields(columns: pa.Schema) -> Sequence[str]:
+    """Names of columns that a CSV file cannot hold."""
+    nested = (pa.types.is_nested, pa.types.is_binary)
+    return [field.name for field in columns if any(test(field.type) for test in nested)]

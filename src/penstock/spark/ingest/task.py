@@ -1,0 +1,247 @@
+"""What one Spark task does: read its pieces, write splits. And what it tells the driver.
+
+Contract     run_task(job, pieces): Parquet splits in the staging's folder, durable, and a result
+             for each piece. A file that cannot be read spoils nothing but itself: its rows are in
+             no split that is reported. A table that cannot be written is a `fault` of the task, for
+             that is no file's. A task that Spark repeats writes other names; what its first try
+             left goes with the staging.
+Splits       Small files share one, a row group having many of them; what is large gets its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.errors import InvalidError, PenstockError, UnavailableError
+from penstock.source.requests import Split
+from penstock.spark.ingest.pieces import Piece, PieceResult
+from penstock.spark.ingest.readers import PieceReader, Reading
+from penstock.spark.ingest.schema import FILE, merge_schemas, table_schema
+from penstock.spark.ingest.tablefolder import put
+
+#: Rows gather until a row group is worth it.
+ROW_GROUP_BYTES = 32 * 2**20
+#: A file whose rows take more memory than this gets splits of its own.
+SHARED_BYTES = 64 * 2**20
+#: A split is closed when it is this large.
+SPLIT_BYTES = 128 * 2**20
+
+
+class Job(msgspec.Struct, frozen=True):
+    """What all tasks of a batch know."""
+
+    table: str
+    folder: str  # of the staging, inside the table
+    reading: Reading
+    schema: bytes  # of the data, Arrow's own form
+
+
+class NamedSplit(msgspec.Struct, frozen=True):
+    split: Split
+    pieces: list[int]  # whose rows are in it
+
+
+class TaskResult(msgspec.Struct, frozen=True):
+    splits: list[NamedSplit] = []
+    pieces: list[PieceResult] = []
+    schema: bytes = b""  # where one was asked for
+    fault: str = ""  # the table could not be written
+
+
+def pack_schema(schema: pa.Schema) -> bytes:
+    return bytes(schema.serialize())
+
+
+def unpack_schema(data: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(data))
+
+
+class SplitWriter:
+    """One split after the other, in memory until each is put into the table."""
+
+    def __init__(self, job: Job, schema: pa.Schema) -> None:
+        self._job = job
+        self._schema = schema
+        self._gathered: list[pa.Table] = []
+        self._gathered_bytes = 0
+        self._pieces: list[int] = []
+        self._sink: pa.BufferOutputStream | None = None
+        self._writer: pq.ParquetWriter | None = None
+        self.splits: list[NamedSplit] = []
+
+    def add(self, piece: int, table: pa.Table) -> None:
+        if piece not in self._pieces[-1:]:
+            self._pieces.append(piece)
+        if not len(table):
+            return
+        self._gathered.append(table)
+        self._gathered_bytes += table.nbytes
+        if self._gathered_bytes >= ROW_GROUP_BYTES:
+            self._flush()
+            assert self._sink is not None
+            if self._sink.tell() >= SPLIT_BYTES:
+                self.close()
+                self._pieces = [piece]
+
+    def _flush(self) -> None:
+        if not self._gathered:
+            return
+        if self._writer is None:
+            self._sink = pa.BufferOutputStream()
+            self._writer = pq.ParquetWriter(self._sink, self._schema, compression="zstd")
+        table = pa.concat_tables(self._gathered)
+        self._writer.write_table(table, row_group_size=max(1, len(table)))
+        self._gathered, self._gathered_bytes = [], 0
+
+    def close(self) -> None:
+        """What was added is in splits now; another may begin."""
+        self._flush()
+        if self._writer is None:
+            return
+        assert self._sink is not None
+        self._writer.close()
+        data = self._sink.getvalue()
+        path = f"{self._job.folder}/{os.urandom(16).hex()}.parquet"
+        put(self._job.table, path, data)
+        metadata = pq.read_metadata(pa.BufferReader(data))
+        split = Split(path, metadata.num_rows, data.size, statistics(metadata, self._schema))
+        self.splits.append(NamedSplit(split, self._pieces))
+        self._writer, self._sink, self._pieces = None, None, []
+
+
+def run_task(job: Job, pieces: Sequence[Piece]) -> TaskResult:
+    columns = unpack_schema(job.schema)
+    schema = table_schema(columns)
+    shared = SplitWriter(job, schema)
+    splits: list[NamedSplit] = []
+    results = []
+    for piece in pieces:
+        own = SplitWriter(job, schema)
+        reader = PieceReader(piece, job.reading)
+        held: list[pa.Table] | None = None if piece.alone else []
+        held_bytes = rows = 0
+        tables = reader.tables(columns)
+        while True:
+            try:
+                table = next(tables, None)
+            except PenstockError as error:
+                final = isinstance(error, InvalidError)
+                results.append(PieceResult(piece.number, error=str(error), final=final))
+                break
+            if table is None:
+                for each in held or ():
+                    shared.add(piece.number, each)
+                own.close()
+                splits += own.splits
+                results.append(PieceResult(piece.number, rows, reader.end))
+                break
+            table = with_file(table, piece.uri, schema)
+            rows += len(table)
+            if held is not None:
+                held.append(table)
+                held_bytes += table.nbytes
+                if held_bytes > SHARED_BYTES:
+                    for each in held:
+                        own.add(piece.number, each)
+                    held = None
+            else:
+                own.add(piece.number, table)
+    shared.close()
+    return TaskResult(splits + shared.splits, results)
+
+
+def infer_task(reading: Reading, pieces: Sequence[Piece]) -> TaskResult:
+    """The narrowest schema of what can be read; what cannot is found again by run_task."""
+    found = []
+    for piece in pieces:
+        try:
+            found.append(PieceReader(piece, reading).infer())
+        except PenstockError:
+            continue
+    return TaskResult(schema=pack_schema(merge_schemas(found)))
+
+
+def with_file(table: pa.Table, uri: str, schema: pa.Schema) -> pa.Table:
+    names = pa.repeat(pa.scalar(uri, pa.string()), len(table))
+    return table.append_column(FILE, names).select(schema.names).cast(schema)
+
+
+def statistics(metadata: Any, schema: pa.Schema) -> str:
+    """Of a split, as Delta's log has them: how many rows, and where whole numbers lie."""
+    lows: dict[str, Any] = {}
+    highs: dict[str, Any] = {}
+    nulls: dict[str, int] = {}
+    for at in range(metadata.num_columns):
+        name = metadata.schema.column(at).path
+        # a.b may be a column of that name, or b within a.
+        if "." in name or name not in schema.names or pa.types.is_nested(schema.field(name).type):
+            continue
+        found = [
+            metadata.row_group(group).column(at).statistics
+            for group in range(metadata.num_row_groups)
+        ]
+        if any(each is None or not each.has_null_count for each in found):
+            continue
+        nulls[name] = sum(each.null_count for each in found)
+        bounds = [each for each in found if each.has_min_max]
+        # Texts may be cut and floats may be NaN in there; whole numbers are as they are.
+        if pa.types.is_integer(schema.field(name).type) and len(bounds) == len(found):
+            lows[name] = min(each.min for each in bounds)
+            highs[name] = max(each.max for each in bounds)
+    return json.dumps(
+        {
+            "numRecords": metadata.num_rows,
+            "minValues": lows,
+            "maxValues": highs,
+            "nullCount": nulls,
+        }
+    )
+
+
+# -- in Spark
+
+
+class TaskRunner:
+    """The function of a Spark job: task n does the nth list of pieces."""
+
+    def __init__(self, tasks: list[list[Piece]], job: Job | None, reading: Reading) -> None:
+        self._tasks = msgspec.msgpack.encode(tasks)
+        self._job = job
+        self._reading = reading
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tasks = msgspec.msgpack.decode(self._tasks, type=list[list[Piece]])
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                pieces = tasks[number]
+                if self._job is None:
+                    result = infer_task(self._reading, pieces)
+                else:
+                    try:
+                        result = run_task(self._job, pieces)
+                    except UnavailableError as error:
+                        result = TaskResult(fault=str(error))
+                data = msgspec.msgpack.encode(result)
+                yield pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], ["result"])
+
+    def __reduce__(self) -> Any:
+        from penstock.spark.ship import shipped
+
+        return shipped(self)
+
+
+def run_job(spark: Any, runner: TaskRunner, tasks: int) -> list[TaskResult]:
+    """One Spark job, one partition per task."""
+
+    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return runner(batches)
+
+    frame = spark.range(0, tasks, 1, tasks).mapInArrow(work, "result binary")
+    return [msgspec.msgpack.decode(bytes(row.result), type=TaskResult) for row in frame.collect()]

@@ -1,0 +1,112 @@
+"""Rows of a Delta table, each once.
+
+Contract     A step is one version of the table. With its rows goes an application transaction: the
+             id is that of the processor and its input, the version how far the input was written.
+             So a loop: load the table, look how far it is, leave out what it has, append the rest
+             from that very handle; somebody else who wrote as the same application in between makes
+             that fail, and it begins anew. The version is an offset and not the number of a step:
+             a step that comes again in smaller pieces fits too.
+Why the loop An application transaction does not by itself make a repetition do nothing: a fresh
+             handle would append again.
+Refused      A table that forgets its application transactions after a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
+
+from penstock.errors import InvalidError, UnavailableError
+from penstock.spark.sinks import Delivery, Row, check_mapping
+
+#: Others may write into the table all the time; each try is one of their commits later.
+_TRIES = 20
+_FORGETS = "delta.setTransactionRetentionDuration"
+
+
+@dataclass
+class DeltaTarget:
+    path: str
+    schema: pa.Schema | None = None
+    storage_options: dict[str, str] = field(default_factory=dict)
+
+    def prepare(self) -> None:
+        """Workers need the columns."""
+        if self.schema is None:
+            table = self._load()
+            if table is None:
+                raise InvalidError(
+                    f"there is no Delta table at {self.path}, and nothing says its columns",
+                    hint='sinks.delta(path, schema=pyarrow.schema([("order", pyarrow.int64())]))',
+                )
+            self.schema = pa.schema(table.schema().to_arrow())
+
+    def encode(self, value: Any) -> dict[str, Any]:
+        assert self.schema is not None, "prepare was there before"
+        row = check_mapping(value)
+        unknown = row.keys() - set(self.schema.names)
+        if unknown:
+            raise InvalidError(
+                f"the table has no column {', '.join(sorted(unknown))}",
+                hint=f"it has {', '.join(self.schema.names)}",
+            )
+        for column in self.schema:
+            given = row.get(column.name)
+            if given is None and not column.nullable:
+                raise InvalidError(f"column {column.name} cannot be null")
+            try:
+                pa.scalar(given, column.type)
+            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+                raise InvalidError(
+                    f"column {column.name} is {column.type}, and {given!r} does not fit: {error}"
+                ) from None
+        return dict(row)
+
+    def write(self, delivery: Delivery) -> None:
+        for _ in range(_TRIES):
+            try:
+                table = self._load() or self._create()
+                written = table.transaction_version(delivery.source) or 0
+                if written >= delivery.end:
+                    return
+                rows = [row for row in delivery.rows if row.offset >= written]
+                if rows:
+                    self._append(table, rows, Transaction(delivery.source, delivery.end))
+                return
+            except CommitFailedError:
+                continue  # somebody was quicker, perhaps with these very rows: look again
+            except (DeltaError, OSError) as error:
+                raise UnavailableError(f"Delta table {self.path}: {error}") from error
+        raise UnavailableError(f"Delta table {self.path}: others wrote {_TRIES} times in between")
+
+    def _append(self, table: DeltaTable, rows: Sequence[Row], done: Transaction) -> None:
+        assert self.schema is not None, "prepare was there before"
+        write_deltalake(
+            table,
+            pa.Table.from_pylist([row.value for row in rows], schema=self.schema),
+            mode="append",
+            commit_properties=CommitProperties(app_transactions=[done], max_commit_retries=0),
+        )
+
+    def _load(self) -> DeltaTable | None:
+        try:
+            table = DeltaTable(self.path, storage_options=self.storage_options or None)
+        except TableNotFoundError:
+            return None
+        if _FORGETS in table.metadata().configuration:
+            raise InvalidError(
+                f"Delta table {self.path} has {_FORGETS}: it forgets what was written into it",
+                hint="remove that property, or use another table",
+            )
+        return table
+
+    def _create(self) -> DeltaTable:
+        assert self.schema is not None, "prepare was there before"
+        return DeltaTable.create(
+            self.path, self.schema, storage_options=self.storage_options or None
+        )

@@ -1,0 +1,96 @@
+"""`penstock graph`: what can be seen and changed of graphs, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import penstock
+from penstock.graph import Graph, Message
+from penstock.graph.requests import NoteFailure, Start, Started
+
+FILE = """
+from penstock.graph import Graph
+from penstock.spark import sinks
+
+graph = Graph("shop", errors="oops")
+
+@graph.source("raw")
+def feed():
+    yield b"x"
+
+@graph.pipe("raw", "clean")
+def clean(message):
+    return message.data
+
+@graph.sink("clean")
+@sinks.file("lines")
+def keep(message):
+    return message.data
+"""
+
+
+def begun(db: penstock.Database, name: str) -> Started:
+    """A pipe of this graph, as if a runner had it."""
+    graph = Graph(name)
+
+    @graph.pipe("in", "out")
+    def copy(message: Message) -> bytes:
+        return message.data
+
+    started = db.graphs.ask(Start(graph.topologies[0]))
+    assert isinstance(started, Started)
+    return started
+
+
+def test_a_file_is_drawn_as_a_table_a_flowchart_and_json(sh: Any, tmp_path: Path) -> None:
+    file = tmp_path / "shop.py"
+    file.write_text(FILE)
+    assert sh("graph", "show", str(file)) == 0
+    assert "at least once: it takes no position" in sh.out
+    rows = [line.split("│")[2:4] for line in sh.out.splitlines() if "│" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["feed", "source"], ["clean", "pipe"], ["keep", "sink"],
+    ]  # fmt: skip
+    assert sh("graph", "show", f"{file}:graph", "--mermaid") == 0
+    assert sh.out.startswith("flowchart LR\n")
+    shown = sh.json("graph", "show", str(file))
+    assert [each["processor"] for each in shown["processors"]] == ["feed", "clean", "keep"]
+    assert shown["delivery"]["keep"] == "exactly once"
+
+
+def test_files_and_graphs_that_are_not_there_are_not_found(sh: Any, tmp_path: Path) -> None:
+    for words in (("run", "none.py"), ("show", "none.py"), ("show", "none"), ("status", "none")):
+        assert sh("graph", *words) == 3, words
+    (tmp_path / "bad.py").write_text("1 / 0\n")
+    assert sh("graph", "show", str(tmp_path / "bad.py")) == 2
+    assert "line 1: ZeroDivisionError" in sh.err
+
+
+def test_the_status_tells_what_waits_and_why_it_fails(sh: Any, db: penstock.Database) -> None:
+    db.stream("in").write_many([b"a", b"b", b"c"])
+    started = begun(db, "failing")
+    assert sh("graph", "status", "failing") == 0
+    assert "has work" in sh.out
+    db.graphs.ask(NoteFailure(started.processor, started.epoch, "no disk", 60_000))
+    assert sh("graph", "status", "failing") == 0
+    assert "no disk; again at" in " ".join(sh.out.replace("│", " ").split())
+    (graph,) = sh.json("graph", "status", "failing")
+    (processor,) = graph["processors"]
+    assert (processor["failure"], processor["tailers"][0]["lag"]) == ("no disk", 3)
+    assert sh("graph", "show", "failing", "--mermaid") == 0
+    assert "-->|3|" in sh.out
+
+
+def test_processors_are_renamed_reset_and_dropped(sh: Any, db: penstock.Database) -> None:
+    begun(db, "changing")
+    assert sh("graph", "rename", "changing", "copy", "tidy") == 0
+    assert sh("graph", "rename", "changing", "copy", "tidy") == 3
+    assert sh("graph", "reset", "changing", "tidy") == 2, "it asks, and nobody is there"
+    assert sh("graph", "reset", "changing", "tidy", "--start", "new", "--yes") == 0
+    (graph,) = sh.json("graph", "status", "changing")
+    (processor,) = graph["processors"]
+    assert (processor["processor"], processor["reset"]) == ("tidy", True)
+    assert sh("graph", "drop", "changing", "tidy") == 2
+    assert sh("graph", "drop", "changing", "tidy", "--yes") == 0
+    assert sh("graph", "status", "changing") == 3
