@@ -58,7 +58,8 @@ bench: $(STAMP) ## measure the log beside the disk, streams and queues beside se
 	$(BIN)/penstock bench spark
 
 demo: $(STAMP) ## kill processes again and again, then count what was lost
-	$(BIN)/penstock demo $(ARGS)
+	@mkdir -p build
+	$(BIN)/penstock demo --keep --folder build $(ARGS)
 
 clean: ## remove what the words above created
 	rm -rf $(VENV) .mypy_cache .ruff_cache .import_linter_cache .hypothesis build dist bench/data

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 from importlib.metadata import version
@@ -21,13 +22,17 @@ from penstock.cli.bench_log import LogResult
 from penstock.cli.bench_read import ReadResult
 from penstock.cli.demo import (
     DemoResult,
+    _work_folder,
+    files_table,
+    graph_table,
     jobs_table,
     read_lines,
     result_table,
     share_table,
-    spark_table,
     write_and_kill,
 )
+from penstock.cli.demo_driver import FlowResult
+from penstock.cli.demo_driver import compare as compare_flow
 from penstock.cli.demo_entries import (
     Acknowledged,
     Entry,
@@ -40,8 +45,6 @@ from penstock.cli.demo_entries import (
 from penstock.cli.demo_entries import compare as compare_entries
 from penstock.cli.demo_jobs import JobsResult
 from penstock.cli.demo_share import ShareResult
-from penstock.cli.demo_spark import SparkResult
-from penstock.cli.demo_spark import compare as compare_orders
 from penstock.cli.figures import disk_bytes, file_system, memory_bytes, percentile
 from penstock.cli.output import print_json
 from penstock.cli.payloads import Payload, make_batches
@@ -466,18 +469,29 @@ def test_jobs_must_be_done_or_failed_and_each_once() -> None:
     assert {"lost", "done twice", "too many attempts", "98", "9"} <= set(cells)
 
 
-def test_what_comes_out_of_spark_must_be_what_went_in_in_its_order() -> None:
-    def compared(*found: bytes) -> SparkResult:
-        return compare_orders([b"1", b"2", b"3"], list(found), 1, 9.0)
+def test_what_comes_out_of_spark_must_be_what_went_in() -> None:
+    def compared(*found: int) -> FlowResult:
+        return compare_flow([1, 2, 3], list(found), 1, 9.0)
 
-    assert compared(b"1", b"2", b"3").kept
-    assert compared(b"1", b"3").lost == 1
-    assert compared(b"1", b"2", b"2", b"3").duplicated == 1
-    assert compared(b"1", b"2", b"3", b"4").wrong == 1
-    assert compared(b"1", b"3", b"2").wrong == 1
-    table = spark_table(compared(b"1", b"3"))
-    cells = [str(cell) for column in table.columns for cell in column.cells]
-    assert {"lost", "duplicated", "wrong", "2", "1"} <= set(cells)
+    assert compared(3, 1, 2).kept
+    assert compared(1, 3).lost == 1
+    assert compared(1, 2, 2, 3).duplicated == 1
+    assert compared(1, 2, 3, 4).wrong == 1
+    assert not any(compared(*found).kept for found in ((1, 3), (1, 2, 2, 3), (1, 2, 3, 4)))
+    for table in (files_table(compared(1, 3)), graph_table(compared(1, 3))):
+        cells = [str(cell) for column in table.columns for cell in column.cells]
+        assert {"lost", "duplicated", "wrong", "2", "1"} <= set(cells)
+
+
+def test_a_kept_demo_replaces_the_last_one_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "penstock-demo").mkdir()
+    (tmp_path / "penstock-demo" / "precious").touch()
+    with pytest.raises(ConflictError):
+        _work_folder(tmp_path, keep=True)
+    assert (tmp_path / "penstock-demo" / "precious").exists()
+    shutil.rmtree(tmp_path / "penstock-demo")
+    (_work_folder(tmp_path, keep=True) / "old").touch()
+    assert not (_work_folder(tmp_path, keep=True) / "old").exists()
 
 
 def test_the_demo_table_names_every_count() -> None:
@@ -488,7 +502,9 @@ def test_the_demo_table_names_every_count() -> None:
         reopen_ms=[1.0, 12.0],
         share=shared(),
         jobs=jobs(),
-        spark=None,
+        files=None,
+        graph=None,
+        seconds=1.0,
     )
     cells = [str(cell) for column in result_table(result).columns for cell in column.cells]
     assert {"lost", "reused offsets", "duplicated", "torn batches", "damaged"} <= set(cells)
@@ -505,7 +521,9 @@ def test_a_broken_promise_ends_the_demo_with_1(
         reopen_ms=[1.0],
         share=shared(),
         jobs=jobs(),
-        spark=None,
+        files=None,
+        graph=None,
+        seconds=1.0,
     )
     monkeypatch.setattr("penstock.cli.demo.run", lambda *_, **__: broken)
     assert run_main("demo", "--json") == 1
@@ -527,7 +545,9 @@ def test_the_demo_kills_real_writers_and_nothing_is_lost(tmp_path: Path, spark: 
     assert result["share"]["verdict"]["acknowledged"] > 100
     assert result["jobs"]["done"] > 800
     if spark:
-        assert result["spark"]["found"] == result["spark"]["written"] > 0
+        for act in ("files", "graph"):
+            assert result[act]["came_out"] == result[act]["went_in"] > 0
+            assert result[act]["kills"] == 1
     assert result["verdict"]["found"] >= result["verdict"]["acknowledged"] >= 40
     assert list(tmp_path.iterdir()) == []
 

@@ -92,8 +92,8 @@ class _NothingToRead(Loader):
         moves = [Move(shard.id, shard.position, EOF, 0) for shard in shards]
         self._sent(moves)
         key = self._clock.entropy(16).hex()
-        self._ask(Publish(self._source.id, self._token, key, None, self._version, [], moves))
-        return Loaded(moves=moves)
+        self._ask(Publish(self._source.id, self._token, key, None, self.schema.version, [], moves))
+        return Loaded(moves=moves, publishes=1)
 
 
 def measure_announcements(folder: Path, count: int, report: Report) -> float:

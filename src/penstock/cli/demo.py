@@ -2,10 +2,11 @@
 
 Contract     Real processes, a real SIGKILL, a real folder. First one that writes alone is killed,
              then several share a folder and the one that serves it is killed (demo_share.py), then
-             workers share out jobs and the same happens to them (demo_jobs.py), then a stream goes
-             through Spark, whose driver is killed (demo_spark.py). The numbers come from comparing
-             what the processes had acknowledged with what is read back; exit 1 if any promise was
-             broken.
+             workers share out jobs and the same happens to them (demo_jobs.py), then files are
+             loaded into a Delta table (demo_files.py) and orders go through a graph
+             (demo_graph.py), both on Spark, whose drivers are killed. The numbers come from
+             comparing what the processes had acknowledged with what is read back; exit 1 if any
+             promise was broken.
 Not here     Power loss: a kill leaves the operating system's cache alone. The power-loss suite
              (`make test-slow`) covers that.
 """
@@ -29,17 +30,21 @@ import typer
 from rich.table import Table
 
 import penstock
+from penstock.cli.demo_driver import FlowResult, flow_table, has_spark
 from penstock.cli.demo_entries import Acknowledged, Verdict, compare, decode_acknowledged
+from penstock.cli.demo_files import load_files
+from penstock.cli.demo_graph import run_graph
 from penstock.cli.demo_jobs import JobsResult, share_jobs
 from penstock.cli.demo_share import ShareResult, share
-from penstock.cli.demo_spark import SparkResult, has_spark, through_spark
 from penstock.cli.demo_writer import STREAM
 from penstock.cli.options import Folder, Json
 from penstock.cli.output import print_json, progress_bars, result_console
 from penstock.clock import SystemClock, perf_counter
-from penstock.errors import UnavailableError
+from penstock.errors import ConflictError, UnavailableError
 
 READ_CHUNK = 1000
+#: In a folder that a demo may remove.
+MARK = ".penstock-demo"
 #: A writer that acknowledges nothing for this long is stuck, and the demo says so.
 SILENCE_S = 20.0
 HINT = "try another --folder, or again when the machine is less busy"
@@ -58,21 +63,27 @@ class DemoResult(msgspec.Struct, frozen=True):
     reopen_ms: list[float]  # after each kill
     share: ShareResult
     jobs: JobsResult
-    spark: SparkResult | None  # None: it is not installed, or not wanted
+    files: FlowResult | None  # None: Spark is not installed, or not wanted
+    graph: FlowResult | None
+    seconds: float
 
 
 def demo(
     kills: Annotated[int, typer.Option(min=1, max=100, help="How often to kill.")] = 5,
-    spark: Annotated[bool, typer.Option(help="Send a stream through Spark, too.")] = True,
+    spark: Annotated[bool, typer.Option(help="Load files and run a graph on Spark, too.")] = True,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave the data in ./penstock-demo, to look at.")
+    ] = False,
     folder: Folder = None,
     as_json: Json = False,
 ) -> None:
     """Kill processes in the middle of their work, again and again, and count what was lost."""
-    work = Path(tempfile.mkdtemp(prefix="penstock-demo-", dir=folder))
+    work = _work_folder(folder, keep)
     try:
         result = run(work, kills=kills, spark=spark)
     finally:
-        shutil.rmtree(work, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(work, ignore_errors=True)
     if as_json:
         print_json(result)
     else:
@@ -80,21 +91,54 @@ def demo(
         console.print(result_table(result))
         console.print(share_table(result.share))
         console.print(jobs_table(result.jobs))
-        if result.spark is not None:
-            console.print(spark_table(result.spark))
+        if result.files is not None and result.graph is not None:
+            console.print(files_table(result.files))
+            console.print(graph_table(result.graph))
         elif spark:
             console.print("Spark is not installed: pip install 'penstock[spark]' shows more")
+        console.print(_last_words(result, work if keep else None), markup=False)
     if not result.kept:
         raise typer.Exit(1)
 
 
+def _work_folder(folder: Path | None, keep: bool) -> Path:
+    if not keep:
+        return Path(tempfile.mkdtemp(prefix="penstock-demo-", dir=folder))
+    work = (folder or Path()) / "penstock-demo"
+    if work.exists():
+        if not (work / MARK).exists():
+            raise ConflictError(
+                f"{work} is there, and it is not a demo's", hint="choose another --folder"
+            )
+        shutil.rmtree(work)
+    work.mkdir()
+    (work / MARK).touch()
+    return work
+
+
+def _last_words(result: DemoResult, kept: Path | None) -> str:
+    words = f"{'Nothing was lost or doubled' if result.kept else 'A PROMISE WAS BROKEN'}, "
+    words += f"in {result.seconds:.0f} s."
+    if kept is None:
+        return f"{words} With --keep the data stays, to look at."
+    lines = [f"{words} Look at it:", f"  penstock top --location {kept / 'store'}"]
+    if result.files is not None:
+        lines += [
+            f"  {kept / 'orders-table'}   the Delta table, for DuckDB, Polars, Spark, …",
+            f"  penstock ingest files --location {kept / 'files-data'}",
+            f"  penstock graph status demo --location {kept / 'graph-data'}",
+        ]
+    return "\n".join(lines)
+
+
 def run(work: Path, *, kills: int, spark: bool = True) -> DemoResult:
     location = str(work / "store")
+    begun = perf_counter()
     acknowledged: list[Acknowledged] = []
     reopen_ms: list[float] = []
     with progress_bars() as bars:
         spark_kills = SPARK_KILLS if spark and has_spark() else 0
-        task = bars.add_task("demo", total=3 * kills + spark_kills, note="")
+        task = bars.add_task("demo", total=3 * kills + 2 * spark_kills, note="")
         for round_ in range(kills):
             bars.update(task, note=f"round {round_ + 1}: writing")
             acknowledged += write_and_kill(work, location, round_, writes=unforeseen_writes())
@@ -114,16 +158,20 @@ def run(work: Path, *, kills: int, spark: bool = True) -> DemoResult:
 
         shared = share(work, members=MEMBERS, kills=kills, report=report)
         jobs = share_jobs(work, workers=MEMBERS, kills=kills, report=report)
-        sparked = through_spark(work, kills=spark_kills, report=report) if spark_kills else None
+        files = load_files(work, kills=spark_kills, report=report) if spark_kills else None
+        graph = run_graph(work, kills=spark_kills, report=report) if spark_kills else None
     verdict = compare(acknowledged, found)
+    acts = (verdict, shared, jobs, files, graph)
     return DemoResult(
         kills=kills,
         verdict=verdict,
-        kept=verdict.kept and shared.kept and jobs.kept and (sparked is None or sparked.kept),
+        kept=all(act is None or act.kept for act in acts),
         reopen_ms=reopen_ms,
         share=shared,
         jobs=jobs,
-        spark=sparked,
+        files=files,
+        graph=graph,
+        seconds=perf_counter() - begun,
     )
 
 
@@ -241,24 +289,19 @@ def jobs_table(result: JobsResult) -> Table:
     return table
 
 
-def spark_table(result: SparkResult) -> Table:
-    kills = "once" if result.kills == 1 else f"{result.kills} times"
-    table = Table(
-        title=f"A stream through Spark in {result.seconds:.0f} s; its driver and workers are"
-        f" killed {kills}"
-    )
-    table.add_column("orders")
-    table.add_column("count", justify="right")
-    table.add_column("")
-    table.add_row("in", f"{result.written:,}", "written to the stream that Spark reads")
-    table.add_row("out", f"{result.found:,}", "found in the stream that Spark writes")
-    for name, count, meaning in (
-        ("lost", result.lost, "went in, did not come out"),
-        ("duplicated", result.duplicated, "came out more than once"),
-        ("wrong", result.wrong, "came out as something else, or in another order"),
-    ):
-        table.add_row(name, f"{count:,}", meaning, style="bold red" if count else "green")
-    return table
+def files_table(result: FlowResult) -> Table:
+    return flow_table(
+        "Files into a Delta table", result, "rows", "in the files; a third was announced twice",
+        "found in the Delta table",
+    )  # fmt: skip
+
+
+def graph_table(result: FlowResult) -> Table:
+    return flow_table(
+        "Orders through a graph on Spark", result, "orders and payments",
+        "written to the streams that it reads",
+        "found in a SQLite table, a stream and the error stream",
+    )  # fmt: skip
 
 
 def verdict_table(title: str, verdict: Verdict) -> Table:

@@ -215,7 +215,7 @@ def _shown(console: Console) -> Iterator[Callable[[Report], None] | None]:
     if not console.is_terminal:
         yield None
         return
-    with console.status("waiting for announcements") as status:
+    with console.status("no files yet") as status:
         yield lambda report: status.update(_line(report))
 
 
