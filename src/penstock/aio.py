@@ -11,7 +11,8 @@ from pathlib import Path
 from penstock.client.api import AsyncDatabase, AsyncGroup, AsyncStream
 from penstock.client.queue import AsyncClaimedMessage, AsyncConsumer, AsyncQueue
 from penstock.client.session import DEADLINE_SECONDS, Serving, prepare
-from penstock.client.topic import AsyncTopic, AsyncTopicConsumer
+from penstock.client.topic import AsyncTopic
+from penstock.client.topicconsumer import AsyncTopicConsumer
 from penstock.store.folder import Durability
 
 __all__ = [

@@ -79,7 +79,7 @@ def world(
     stopped: list[Session] = []
     monkeypatch.setattr("penstock.cli.ingest.session", lambda *_: Session())
     monkeypatch.setattr("penstock.spark.ingest.run.session", lambda *_: Session())
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "1000")
     with penstock.open(tmp_path / "data") as database:
         yield World(tmp_path, database, capsys)
 

@@ -19,15 +19,17 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import deltalake
 
 import penstock
 from integration.ingest_world import orphan_splits
 from penstock.client.database import Database
-from penstock.source.requests import GetSource, ListFiles, Shard
+from penstock.source.requests import Ask, GetSource, ListFiles, Shard
 from spark.processes import kill_all, serving
+
+R = TypeVar("R")
 
 #: Nothing here takes this long without any progress, even on a machine that is busy.
 PATIENCE_SECONDS = 400.0
@@ -93,26 +95,28 @@ class Kills:
     def shards(self) -> dict[str, Shard]:
         found: list[Shard] = []
         try:
-            source = self._database.sources.ask(GetSource(str(self._table))).id
+            source = self._ask(GetSource(str(self._table))).id
         except penstock.NotFoundError:
             return {}  # no runner has come so far
-        while page := self._database.sources.ask(
-            ListFiles(source, after=found[-1].id if found else "")
-        ).shards:
+        while page := self._ask(ListFiles(source, after=found[-1].id if found else "")).shards:
             found += page
         return {each.uri.rpartition("/")[2]: each for each in found}
+
+    def _ask(self, request: Ask[R]) -> R:
+        return patiently(lambda: self._database.sources.ask(request))
 
     def terminal(self) -> int:
         return sum(each.phase != "open" for each in self.shards().values())
 
     def waiting(self) -> int:
-        stats = self._database.queue(QUEUE).stats()
+        stats = patiently(self._database.queue(QUEUE).stats)
         assert stats.failed == 0, "the queue gave up an announcement"
         return stats.available + stats.delayed + stats.in_flight
 
     def check_acknowledged(self) -> int:
         """Nothing is acknowledged before it is durable. Asked in this order, for it goes on."""
-        done = [message.id for message in self._database.queue(QUEUE).done()]
+        queue = self._database.queue(QUEUE)
+        done = patiently(lambda: [message.id for message in queue.done()])
         shards = self.shards()
         for message in done:
             assert shards[self._uris[message]].phase != "open", self._uris[message]
@@ -165,12 +169,23 @@ class Kills:
         print(f"{len(shards):,} files, {rows.total():,} rows, {self.kills} kills")
 
     def _exported(self) -> bool:
-        source = self._database.sources.ask(GetSource(str(self._table)))
+        source = self._ask(GetSource(str(self._table)))
         return source.exported == source.published
 
     def close(self) -> None:
         for runner in self._runners:
             runner.kill()
+
+
+def patiently(look: Callable[[], R]) -> R:
+    """A broker on a machine that is busy may say that it is not available."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return look()
+        except penstock.UnavailableError:
+            assert time.monotonic() < until
+            time.sleep(0.1)
 
 
 def end_brokers(location: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote_plus
@@ -14,6 +15,7 @@ from deltalake import DeltaTable
 
 import penstock
 from penstock.source.memoryqueue import MemoryQueue
+from penstock.source.queueport import Received
 from penstock.source.requests import GetSource, ListFiles
 from penstock.spark import Ingest
 from penstock.spark.ingest.delta import storage_options
@@ -32,7 +34,7 @@ class Bucket:
         self._client.put_object(Bucket=self.name, Key=f"{self.prefix}/{key}", Body=data)
         return f"{self.prefix}/{key}"
 
-    def keys(self) -> list[str]:
+    def names(self) -> list[str]:
         found = self._client.list_objects_v2(Bucket=self.name, Prefix=self.prefix + "/")
         return [each["Key"] for each in found["Contents"]]
 
@@ -81,6 +83,36 @@ def test_objects_into_a_table_beside_them(bucket: str, tmp_path: Path) -> None:
         (2, f"{bucket}/in/plain.json", 9),
         (3, f"{bucket}/in/ä b+c%20.json", 0),
     ]
+    assert len(queue) == 0
+
+
+def test_an_event_of_many_objects_is_acknowledged_after_the_last(
+    bucket: str, tmp_path: Path
+) -> None:
+    files = Bucket(bucket)
+    keys = [files.put(f"{n}.json", b'{"id":%d}\n' % n) for n in range(3)]
+    seen: list[set[str]] = []
+
+    class Watched(MemoryQueue):
+        def acknowledge(self, received: Sequence[Received]) -> list[bool]:
+            with penstock.open(tmp_path / "d") as database:
+                source = database.sources.ask(GetSource(f"{bucket}/table"))
+                shards = database.sources.ask(ListFiles(source.id)).shards
+            seen.append({shard.phase for shard in shards})
+            return super().acknowledge(received)
+
+    queue = Watched()
+    queue.send(files.event(*keys, f"{files.prefix}/missing.json"))
+    report = Ingest(
+        tmp_path / "d",
+        queue,
+        f"{bucket}/table",
+        max_files=1,
+        retry_delay=0,
+        spark=InProcessSpark(),  # type: ignore[arg-type]
+    ).run(once=True)
+    assert (report.files, report.publishes, report.failed) == (3, 3, 1)
+    assert seen == [{"eof", "failed"}]
     assert len(queue) == 0
 
 
@@ -149,4 +181,4 @@ def test_splits_of_a_refused_publish_leave_the_bucket(
     )
     assert ingest.run(once=True).rows == 1
     assert rows(f"{bucket}/table", "id", "new") == [(1, None)]
-    assert len([key for key in files.keys() if key.endswith(".parquet")]) == 1
+    assert len([key for key in files.names() if key.endswith(".parquet")]) == 1

@@ -10,10 +10,13 @@ import select
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from integration.ingest_world import PATIENCE_SECONDS, SHORT, World, report_of
+from penstock.source.memoryqueue import MemoryQueue
+from penstock.source.queueport import Received
 from penstock.source.requests import BOF
 
 
@@ -130,6 +133,25 @@ def test_a_process_that_was_stopped_and_lost_nothing_goes_on(world: World) -> No
         stopped.tell("go")
         assert report_of(stopped).files == 1
     world.settle()
+    world.check()
+
+
+def test_a_runner_takes_no_more_than_it_is_about_to_load(world: World) -> None:
+    """What it holds, others cannot load; and all of it needs signs of life."""
+
+    class Asked(MemoryQueue):
+        asked: ClassVar[list[int]] = []
+
+        def receive(self, max_messages: int, wait: float) -> list[Received]:
+            self.asked.append(max_messages)
+            return super().receive(max_messages, wait)
+
+    queue = Asked()
+    for i in range(20):
+        queue.send(world.put(f"{i}.json"))
+    assert world.run(queue=queue, max_files=3).files == 20
+    assert 1 <= min(Asked.asked) <= max(Asked.asked) == 6
+    assert len(queue) == 0
     world.check()
 
 

@@ -104,7 +104,7 @@ def verify(location: Path, table: Path, files: int) -> None:
 
 
 def test_killed_runners_lose_and_double_no_row(tmp_path: Path) -> None:
-    kill_runners(tmp_path, files=30, kills=4, seed=fresh_seed())
+    kill_runners(tmp_path, files=30, kills=3, seed=fresh_seed())
 
 
 @pytest.mark.slow

@@ -22,6 +22,7 @@ from integration.topic_worker import COPY, TOPIC
 from penstock.cli.check import inspect
 
 KEYS = 40
+BOTH = {"stopped", "other"}
 
 
 def until(true: Callable[[], object]) -> None:
@@ -124,8 +125,7 @@ def copy_under_fire(location: Path, *, kills: int, messages: int, seed: int, ser
                 more = batch(rng, len(sent), messages // (kills + 1))
                 push(topic, more)
                 sent += more
-                goal = len(sent) - rng.randrange(len(more))
-                until(lambda goal=goal: stream.info().length >= goal)
+                await_length(stream, len(sent) - rng.randrange(len(more)))
                 if i < kills:
                     name = crew.kill()
                     # The same name takes over at once, another one after the heartbeat.
@@ -136,6 +136,10 @@ def copy_under_fire(location: Path, *, kills: int, messages: int, seed: int, ser
             check_copy(db, sent)
             crew.finish()
     assert asyncio.run(inspect(str(location))).findings == []
+
+
+def await_length(stream: penstock.Stream, count: int) -> None:
+    until(lambda: stream.info().length >= count)
 
 
 def push(topic: penstock.Topic, messages: list[tuple[str, bytes]]) -> None:
@@ -160,6 +164,31 @@ def test_a_topic_is_copied_exactly_once_though_its_consumers_are_killed_twenty_t
 @pytest.mark.timeout(1800)
 def test_a_topic_is_copied_exactly_once_though_its_brokers_are_killed(tmp_path: Path) -> None:
     copy_under_fire(tmp_path / "d", kills=40, messages=20_500, seed=fresh_seed(), serve=False)
+
+
+@pytest.mark.slow
+def test_a_consumer_that_served_and_was_stopped_goes_on_as_one_of_many(tmp_path: Path) -> None:
+    rng = random.Random(fresh_seed())
+    sent: list[tuple[str, bytes]] = []
+    with Crew(tmp_path / "d", "copier", rng, heartbeat=1.0) as crew:
+        crew.add("server")  # opens first
+        crew.add("other")
+        with penstock.open(tmp_path / "d") as db:
+            topic = db.topic(TOPIC)
+            for _ in range(3):
+                crew.members["server"].stop()  # in the middle of what it does
+                sent += batch(rng, len(sent), 500)
+                push(topic, sent[-500:])  # another process serves by now
+                until(lambda: is_settled(topic))
+                crew.members["server"].resume()
+                sent += batch(rng, len(sent), 500)
+                push(topic, sent[-500:])
+                until(lambda: is_settled(topic))
+                until(lambda: all(not each.zombie for each in topic.consumers()))
+                until(lambda: len(topic.consumers()) == 2)
+                crew.listen()
+            check_copy(db, sent)
+            crew.finish()
 
 
 # ---- zombies ----------------------------------------------------------------------------------
@@ -207,20 +236,23 @@ def test_a_consumer_that_was_stopped_can_commit_nothing_that_has_moved_on(tmp_pa
         topic.push_many([("k", b"%d" % i) for i in range(5)])
         assert stopped.hear() == "holds k 0"
         stopped.stop()
-        with Child("topic_worker", tmp_path / "d", "copier", "other", "1", 1) as other:
+        with Child("topic_worker", tmp_path / "d", "holder", "other", "60", 1) as other:
             assert other.hear() == "open"
-            until(lambda: is_settled(topic))  # after the heartbeat of the one that is stopped
+            assert other.hear() == "holds k 0"  # after the heartbeat of the one that is stopped
             stopped.tell("go on")  # its handler returns, and its transaction is to be committed
             stopped.resume()
-            until(lambda: {each.id for each in topic.consumers()} >= {"stopped", "other"})
-            copied = [message.data for message in stream.read(0, 100) if message]
-            assert copied == [b"%d" % i for i in range(5)]
-            assert topic.stats().acked == 5
-            # It has joined again, and works.
+            # It has joined again, and its transaction was refused.
+            until(lambda: {each.id for each in topic.consumers() if not each.zombie} >= BOTH)
+            assert (stream.info().length, topic.stats().acked) == (0, 0)
+            for i in range(5):
+                other.tell("go on")
+                if i < 4:
+                    assert other.hear() == f"holds k {i + 1}"
+            until(lambda: is_settled(topic))
             other.tell("end")
-            other.hear_until("lost")
+            assert other.hear_until("lost")[-1] == "lost 0"
             topic.push(b"5", shard_key="k")
-            assert stopped.hear() == "holds k 5"
+            assert stopped.hear() == "holds k 5"  # it works again
             stopped.tell("go on")
             until(lambda: is_settled(topic))
             stopped.tell("end")
@@ -236,9 +268,9 @@ def check_order(said: list[str], keys: dict[int, str]) -> None:
     """Everything was handed out, to its key, and for the first time in the order of the key."""
     taken: list[tuple[int, str, int]] = []
     for line in said:
-        word, at, key, offset, replay = line.split()
+        word, at, whose, number, replay = line.split()
         assert (word, replay) == ("took", "0"), line
-        taken.append((int(at), key, int(offset)))
+        taken.append((int(at), whose, int(number)))
     first: dict[str, list[int]] = defaultdict(list)
     seen: set[int] = set()
     for _, key, offset in sorted(taken):

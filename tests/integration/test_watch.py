@@ -171,6 +171,20 @@ def test_a_missing_queue_is_made_and_a_missing_folder_is_an_error(inbox: Inbox) 
         assert child.errors().startswith(f"penstock: {inbox.folder} is not a folder\n")
 
 
+def test_names_that_are_no_text_are_announced_and_shown(inbox: Inbox) -> None:
+    inbox.folder = inbox.folder / os.fsdecode(b"fol\xffder")
+    inbox.put(os.fsdecode(b"\xfe.json"))
+    with inbox.watch("--once") as child:
+        assert child.finish() == 0, child.errors()
+        assert child.drain()[0].startswith("penstock watches ")
+    with inbox.watch("--once", "--json") as child:
+        assert child.finish() == 0, child.errors()
+        assert json.loads("".join(child.drain()))["known"] == 1
+    (message,) = inbox.database.queue("q").claim(9)
+    assert message.uri is not None
+    assert message.uri.endswith("/fol%FFder/%FE.json")
+
+
 # ---- in this process --------------------------------------------------------------------------
 
 

@@ -66,7 +66,7 @@ def main(location: str, role: str, name: str, heartbeat: float, workers: int) ->
         with consumer:
             say("open")
             while not done.wait(0.02):
-                if consumer._tailing.ended:
+                if consumer._handling.stopped:
                     consumer.wait()  # raises why
         say(f"lost {consumer.lost}")
 

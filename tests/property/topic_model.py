@@ -110,9 +110,7 @@ class Model:
 
     def find(self, space: int, offset: int, run: Run) -> Message | None:
         """The message, if it runs so."""
-        return next(
-            (m for m in self.space(space) if m.offset == offset and m.run == run), None
-        )
+        return next((m for m in self.space(space) if m.offset == offset and m.run == run), None)
 
     def end(self, message: Message, how: str) -> None:
         message.run = None

@@ -1,6 +1,6 @@
 """A driver for the cluster: runs the graph of graph_flow.py once, in the folder that it is told.
 
-    python -m spark.graph_cluster_driver MASTER FOLDER
+python -m spark.graph_cluster_driver MASTER FOLDER
 """
 
 from __future__ import annotations

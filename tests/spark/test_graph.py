@@ -22,7 +22,7 @@ from penstock.graph import Graph, Message, Stop
 from penstock.graph.hashes import message_hash, row_hash, step_hash
 from penstock.graph.requests import CommitStep, Graphs, ProcessorStatus, ShowGraphs, Start
 from penstock.log.catalogue import stream_name
-from penstock.spark import graphloop, sinks
+from penstock.spark import graphloop, graphs, sinks
 from spark.graph_flow import expected, flow
 
 
@@ -264,6 +264,24 @@ def test_frames_follow_their_order_and_carry_the_hash_of_the_step(
 ) -> None:
     graph = Graph("g")
 
+    @graph.pipe("in", "out", df=True, order_by=["place"])
+    def backwards(frame: DataFrame) -> DataFrame:
+        return frame.select("tag", F.upper(F.col("data").cast("string")).alias("data"),
+                            (-F.col("offset")).alias("place"))  # fmt: skip
+
+    db.stream("in").write_many([(f"k{n}", b"x%d" % n) for n in range(4)])
+    report = graph.run(db.location, spark=spark)
+    assert entries(db, "out") == [(f"k{n}", b"X%d" % n) for n in (3, 2, 1, 0)]
+    stream_id = db.bulk.log_size(stream_name("in")).log_id
+    step = step_hash("g/backwards", 0, [(stream_id, 0, 4)])
+    assert hashes(db, "out") == [row_hash(step, n) for n in range(4)]
+    assert report["backwards"].written == 4
+
+
+@pytest.mark.slow
+def test_frames_of_a_fork_go_to_several_streams(spark: SparkSession, db: penstock.Database) -> None:
+    graph = Graph("g")
+
     @graph.pipe("in", "out", df=True, order_by="tag")
     def totals(frame: DataFrame) -> DataFrame:
         number = F.col("data").cast("string").cast("int")
@@ -273,19 +291,14 @@ def test_frames_follow_their_order_and_carry_the_hash_of_the_step(
     def apart(frame: DataFrame) -> dict[str, DataFrame]:
         number = F.col("data").cast("string").cast("int")
         return {
-            "few": frame.where(number < 100).select("offset", "data"),
-            "many": frame.where(number >= 100).select("offset", "data"),
+            "few": frame.where(number < 140).select("offset", "data"),
+            "many": frame.where(number >= 140).select("offset", "data"),
         }
 
     db.stream("in").write_many([(f"k{n % 3}", b"%d" % n) for n in range(30)])
-    report = graph.run(db.location, spark=spark)
+    graph.run(db.location, spark=spark)
     assert entries(db, "out") == [("k0", b"135"), ("k1", b"145"), ("k2", b"155")]
-    assert data(db, "many") == [b"135", b"145", b"155"]
-    assert data(db, "few") == []
-    stream_id = db.bulk.log_size(stream_name("in")).log_id
-    step = step_hash("g/totals", 0, [(stream_id, 0, 30)])
-    assert hashes(db, "out") == [row_hash(step, n) for n in range(3)]
-    assert report["totals"].written == 3
+    assert (data(db, "few"), data(db, "many")) == ([b"135"], [b"145", b"155"])
 
 
 @pytest.mark.slow
@@ -497,3 +510,38 @@ def test_ready_made_sinks_hold_each_message_once_though_every_commit_fails_once(
         (each["processor"], each["inputs"][0]["offset"]) for each in told_errors(db, "errors")
     ]
     assert sorted(errors) == [("delta", 3), ("delta", 4), ("file", 3), ("sqlite", 3)]
+
+
+def test_a_graph_without_any_input_is_idle_at_once(
+    spark: SparkSession, db: penstock.Database
+) -> None:
+    graph = Graph("g")
+
+    @graph.join({"a": "here", "b": "nowhere"}, "out")
+    def pair(a: Message, b: Message) -> bytes:
+        return a.data + b.data
+
+    db.stream("here").write(b"x")
+    assert graph.run(db.location, spark=spark)["pair"].delivered == 0
+    db.stream("nowhere").write_many([b"y", b"z"])
+    assert graph.run(db.location, spark=spark)["pair"].delivered == 1
+    assert data(db, "out") == [b"xy"]
+
+
+def test_a_graph_can_be_started_watched_and_stopped(
+    spark: SparkSession, db: penstock.Database
+) -> None:
+    graph = Graph("g")
+
+    @graph.pipe("in", "out")
+    def copy(message: Message) -> bytes:
+        return message.data
+
+    with graphs.start(graph, db.location, spark=spark) as running:
+        for n in range(3):
+            db.stream("in").write(b"%d" % n)
+            assert db.stream("out").read(n, 1, block=60)
+        assert running.status().processors[0].processor == "copy"
+        running.stop()
+        assert running.wait("forever")["copy"].delivered == 3
+    assert data(db, "out") == [b"0", b"1", b"2"]

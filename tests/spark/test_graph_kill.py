@@ -22,7 +22,7 @@ def test_runners_killed_at_any_moment_lose_and_double_nothing(tmp_path: Path) ->
     seed = int(os.environ.get("PENSTOCK_SEED", random.randrange(1 << 30)))
     print(f"seed {seed}")
     rng = random.Random(seed)
-    with World(tmp_path, step_max=2000) as world:
+    with World(tmp_path, step_max=10_000) as world:
         spare = world.runner()
         for n in range(KILLS):
             # There is always work left, so every kill hits something under way.

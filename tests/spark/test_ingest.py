@@ -16,8 +16,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 import penstock
 from penstock.errors import InvalidError
 from penstock.spark import Ingest
-from penstock.spark.ingest.loader import crashes, reason_of
 from penstock.spark.ingest.schema import given_schema
+from penstock.spark.ingest.sparkjob import crashes, reason_of
 
 
 def test_announced_files_are_in_the_table_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -85,6 +85,7 @@ def test_rows_are_pushed_in_one_commit_and_reach_consumers_in_order(
     assert (stats.inserted, stats.acked, stats.waiting) == (20_002, 20_002, 0)
 
 
+@pytest.mark.slow
 def test_a_topic_is_copied_by_a_query_once_however_often_it_runs(
     spark: SparkSession, db: penstock.Database, tmp_path: Path
 ) -> None:

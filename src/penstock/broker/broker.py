@@ -1,9 +1,9 @@
 """The broker of one location: the committer, the readers' cache, and the upkeep behind them.
 
-Contract     All of it runs on one event loop. Requests are the methods of the views, `streams` and
-             `queues`, and of `bulk`.
+Contract     All of it runs on one event loop. Requests are the methods of the views, `streams`,
+             `queues` and `topics`, of `sources` and `graphs`, and of `bulk`.
 Not here     Threads and blocking callers (client/), wire protocols (server/), what a request
-             decides (log/, stream/, queue/).
+             decides (log/ and the views).
 """
 
 from __future__ import annotations

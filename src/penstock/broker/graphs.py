@@ -78,8 +78,8 @@ class GraphRequests:
         match request:
             case OpenGraph():
                 return await self._open(request)
-            case Start(topology):
-                reply = await self._decide(start_step(topology))
+            case Start(topology, known):
+                reply = await self._decide(start_step(topology, known))
                 assert isinstance(reply, Started)
                 self._seen[reply.processor] = self._committer.now_ms()
                 return reply

@@ -32,7 +32,7 @@ from penstock.codec.keys import (
 from penstock.codec.queueoperation import NO_KEYS, Keys
 from penstock.codec.router import decode_expiry, decode_expiry_key
 from penstock.codec.taken import DEAD, PAGE_SLOTS, TakenPage, decode_taken_page
-from penstock.errors import NotFoundError
+from penstock.errors import ConflictError, NotFoundError
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, list_names, load_name, open_target
 from penstock.log.decision import StateKey, Step, Timer
@@ -190,6 +190,7 @@ class QueueKeeping:
         self, committer: Committer, offsets: Keys, rows: Sequence[bytes] = ()
     ) -> None:
         """Payloads and metadata of these; `rows`, which asked for it, go with the last of them."""
+        after_ms = max((decode_expiry_key(key)[0] for key in rows), default=-1)
         while True:
 
             async def plan(
@@ -211,19 +212,24 @@ class QueueKeeping:
             if planned is None:
                 return
             log_id, found, (punch, unpunched), moved = planned
-            offsets = offsets[offsets > found.offsets[-1]] if len(found.offsets) else offsets[:0]
-            asked = () if len(offsets) else rows
+            rest = offsets[offsets > found.offsets[-1]] if len(found.offsets) else offsets[:0]
+            asked = () if len(rest) else rows
             step = reclaim_step(
                 log_id,
                 without(found.offsets, unpunched),
                 punch,
                 payloads=found.rows,
                 done=() if unpunched else asked,
+                after_ms=after_ms,
             )
-            again, *_ = await committer.submit(step, *moved)
+            try:
+                again, *_ = await committer.submit(step, *moved)
+            except ConflictError:
+                continue  # it came into a tick that began long ago; the next one is younger
             for number in found.objects:
                 await self._objects.delete(number)
             await self._punch(committer, [*again, *unpunched], asked)
+            offsets = rest
             if not len(offsets):
                 return
 

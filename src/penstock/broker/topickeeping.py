@@ -6,7 +6,7 @@ Contract     Chores for upkeep.py, by the first part of a timer's key:
              With None in the place of the name each looks at all topics, as after an opening.
              `changed` is told of every commit.
 Silence      Where the upkeep itself comes late (the process was stopped, the loop was busy), nobody
-             could be heard meanwhile: then everybody has his whole time again.
+             may have been heard meanwhile: then whoever is due has half of his time once more.
 """
 
 from __future__ import annotations
@@ -79,21 +79,21 @@ class TopicKeeping:
         now_ms = committer.now_ms()
         live = {each.number: each for each in state.consumers}
         self._signs.forget(state.id, live.keys())
-        deadlines = {
-            number: self._signs.last_ms(state.id, number, now_ms) + each.heartbeat_ms
-            for number, each in live.items()
-        }
-        # There is a timer for the first of them.
-        if deadlines and now_ms - min(deadlines.values()) > LATE_MS:
-            deadlines = {number: now_ms + each.heartbeat_ms for number, each in live.items()}
-            for number in live:
-                self._signs.heard(state.id, number, now_ms)
-        for number, deadline_ms in deadlines.items():
+        next_ms: int | None = None
+        for number, consumer in live.items():
+            last_ms = self._signs.last_ms(state.id, number, now_ms)
+            deadline_ms = last_ms + consumer.heartbeat_ms
+            if now_ms - deadline_ms > LATE_MS:
+                # There was a timer for its deadline, or for an earlier one: we are late.
+                last_ms = now_ms - consumer.heartbeat_ms // 2
+                if self._signs.excuse(state.id, number, last_ms):
+                    deadline_ms = last_ms + consumer.heartbeat_ms
             if deadline_ms <= now_ms:
-                await committer.submit(leave_step(topic, live[number].name, number))
-        later = [each for each in deadlines.values() if each > now_ms]
-        if later:
-            self._remind([beat_due(name, min(later))])
+                await committer.submit(leave_step(topic, consumer.name, number))
+            else:
+                next_ms = deadline_ms if next_ms is None else min(next_ms, deadline_ms)
+        if next_ms is not None:
+            self._remind([beat_due(name, next_ms)])
 
     async def _feed(self, committer: Committer, what: StateKey) -> None:
         names = await self._all(committer) if what[1] is None else [str(what[1])]

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -129,7 +130,13 @@ class TopicTails:
             more = True
             while more:
                 step = poll_step(name, consumer, token, count, settle=settle)
-                *_, found = await self._committer.submit(*first, step)
+                reply = self._committer.request(*first, step)
+                try:
+                    *_, found = await asyncio.shield(reply)
+                except asyncio.CancelledError:
+                    lost = partial(self._lost, name, consumer, token, settle)
+                    reply.add_done_callback(lost)
+                    raise
                 first.clear()
                 emitted[:] = [found]
                 more = found.more
@@ -144,6 +151,19 @@ class TopicTails:
             return Polled([], await self._paused(name))
         with self._answering(name):
             return await self._answer(name, consumer, token, emitted[0], settle=settle)
+
+    def _lost(
+        self,
+        name: LogName,
+        consumer: str,
+        token: int,
+        settle: bool,
+        reply: asyncio.Future[list[Any]],
+    ) -> None:
+        """Whoever asked does not wait any more: nobody has these."""
+        if not reply.cancelled() and reply.exception() is None:
+            emitted: Emitted = reply.result()[-1]
+            self._give_back(name, consumer, token, emitted.parts, settle=settle)
 
     @contextlib.contextmanager
     def _answering(self, name: LogName) -> Iterator[None]:

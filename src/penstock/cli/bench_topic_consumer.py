@@ -32,10 +32,10 @@ def consume_group(address: str, name: str) -> None:
     client: Any = redis.Redis.from_url(address)
     with contextlib.suppress(redis.ResponseError):  # another consumer was faster
         client.xgroup_create(TOPIC, GROUP, id="0", mkstream=True)
-    ended = threading.Event()
+    ending = threading.Thread(target=sys.stdin.read, daemon=True)
+    ending.start()
     _ready()
-    threading.Thread(target=lambda: (sys.stdin.read(), ended.set()), daemon=True).start()
-    while not ended.is_set():
+    while ending.is_alive():
         found = client.xreadgroup(GROUP, name, {TOPIC: ">"}, count=BATCH, block=1000)
         for _, entries in found:
             for _, fields in entries:

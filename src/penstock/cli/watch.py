@@ -27,6 +27,7 @@ from rich.console import Console
 from penstock.cli.opening import opened
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location
 from penstock.cli.output import print_error, print_json, result_console
+from penstock.cli.rendering import preview
 from penstock.cli.watch_folder import Listing, Settling, being_written, list_files
 from penstock.cli.watch_ledger import Ledger
 from penstock.client.blockingqueue import Queue
@@ -97,7 +98,7 @@ def watch(
         ledger = Ledger(database, target, folder, _CLOCK, again=again)
         watcher = Watcher(folder, folder_of_location(location), ledger, manner, _CLOCK)
         if not as_json:
-            print(f"penstock watches {folder} for queue {queue}", flush=True)
+            print(f"penstock watches {_shown_path(folder)} for queue {queue}", flush=True)
         with _shown(watcher):
             watcher.run(told)
         report = watcher.report(queue)
@@ -116,6 +117,11 @@ def folder_of_location(location: str) -> Path | None:
         return None
     folder = folder_of(location)
     return None if folder is None else folder.resolve()
+
+
+def _shown_path(path: Path | str) -> str:
+    """A name need not be text, nor printable."""
+    return preview(str(path), limit=10_000)
 
 
 def _seconds(what: str, value: float, least: float) -> float:
@@ -156,7 +162,12 @@ class Watcher:
 
     def report(self, queue: str) -> WatchReport:
         return WatchReport(
-            str(self._folder), queue, self.announced, self._known, self.unfinished, self._troubles
+            _shown_path(self._folder),
+            queue,
+            self.announced,
+            self._known,
+            self.unfinished,
+            self._troubles,
         )
 
     def run(self, told: threading.Event) -> None:
@@ -220,7 +231,7 @@ class Watcher:
 
     def _complain(self, troubles: list[str]) -> None:
         """Once each, not every second."""
-        for trouble in troubles:
+        for trouble in map(_shown_path, troubles):
             if trouble not in self._troubles:
                 self._troubles.append(trouble)
                 print_error(trouble)

@@ -6,6 +6,7 @@ Contract     Each call is its namesake of topic.py. Handlers run in `workers` th
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable
 from types import TracebackType
@@ -15,8 +16,10 @@ from penstock.client.blocking import Blocking, blocking
 from penstock.client.handles import Handle
 from penstock.client.tail import Tailing
 from penstock.client.thread import LoopThread
-from penstock.client.topic import AsyncTopic, shut_down
+from penstock.client.topic import AsyncTopic
+from penstock.client.topicconsumer import shut_down
 from penstock.client.tx import Tx
+from penstock.errors import InvalidError
 
 #: handler(message), or handler(message, tx)
 Handler = Callable[..., object]
@@ -55,6 +58,10 @@ class Topic(Blocking[AsyncTopic]):
         max_attempts: int = 1,
         heartbeat: float = 10,
     ) -> TopicConsumer:
+        if inspect.iscoroutinefunction(handler):
+            raise InvalidError(
+                "a handler that is awaited needs an event loop", hint="use penstock.aio"
+            )
         tailing = self._inner._tailing(
             handler, consumer, batch_size, ack, tx, workers, max_attempts, heartbeat
         )
@@ -69,6 +76,7 @@ class TopicConsumer(Handle):
     def __init__(self, topic: Topic, tailing: Tailing, handler: Handler) -> None:
         self._topic = topic
         self._tailing = tailing
+        self._handling = tailing.handling
         self._handler = handler
         self._session = topic._inner._database._session
         self._shut = False
@@ -89,12 +97,12 @@ class TopicConsumer(Handle):
     @property
     def lost(self) -> int:
         """How many messages had moved on to another consumer before they were acknowledged."""
-        return self._tailing.lost
+        return self._handling.lost
 
     def _work(self) -> None:
-        tailing, handler = self._tailing, self._handler
-        with_tx, tx = tailing.manner.tx, None
-        while (message := tailing.begin()) is not None:
+        handling, handler = self._handling, self._handler
+        with_tx, tx = handling.manner.tx, None
+        while (message := handling.begin()) is not None:
             try:
                 if with_tx:
                     tx = Tx()
@@ -103,12 +111,12 @@ class TopicConsumer(Handle):
                     handler(message)
             except Exception as error:
                 # A location that is being closed refuses what a handler asks of it.
-                tailing.fail(message, error, counts=not self._session.closed)
+                handling.fail(message, error, counts=not self._session.closed)
             except BaseException as error:
-                tailing.crash(message, error)
+                handling.crash(message, error)
                 return
             else:
-                tailing.finish(message, [] if tx is None else tx._close())
+                handling.finish(message, [] if tx is None else tx._close())
 
     def shutdown(self) -> None:
         """Finish the messages that are being handled, acknowledge them, and leave: the consumer's
@@ -121,7 +129,7 @@ class TopicConsumer(Handle):
     def _end(self) -> None:
         self._shut = True
         if threading.current_thread() in self._threads:
-            self._tailing.stop()  # from its own handler: the rest happens when that returns
+            self._handling.stop()  # from its own handler: the rest happens when that returns
             return
         self._session.closers.discard(self._tailing.close)
         if not self._session.closed:
@@ -131,12 +139,14 @@ class TopicConsumer(Handle):
     def wait(self, timeout: float | None = None) -> bool:
         """Until it is shut down, or ends by itself: then this raises why. -> False where that was
         not within `timeout` seconds"""
+        clock = self._session.clock
+        end = None if timeout is None else clock.monotonic() + timeout
         for thread in self._threads:
-            thread.join(timeout)
+            thread.join(None if end is None else max(0.0, end - clock.monotonic()))
             if thread.is_alive():
                 return False
-        if self._tailing.error is not None:
-            raise self._tailing.error
+        if self._handling.error is not None:
+            raise self._handling.error
         return True
 
     def __enter__(self) -> Self:

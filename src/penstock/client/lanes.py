@@ -43,6 +43,10 @@ class Lanes:
     def _key(self, message: TopicMessage) -> LaneKey:
         return (message._key or message.offset) if self._keyed else 0
 
+    def are_one(self, message: TopicMessage, other: TopicMessage) -> bool:
+        """Whether these share a lane."""
+        return self._key(message) == self._key(other)
+
     def add(self, messages: Iterable[TopicMessage]) -> None:
         for message in messages:
             lane = self._lane(message)

@@ -6,31 +6,30 @@ Contract     As api.py. `push` and `tail` make a missing topic; anything else ab
 Lost broker  Looking, pausing and playing go on by themselves, and so does a consumer (tail.py). A
              push, a replay or a rebalance whose answer was lost is an UnavailableError: it may or
              may not have happened.
-Not here     The loop of a consumer (tail.py), what a transaction may have (tx.py).
+Not here     Consumers (topicconsumer.py, tail.py), what a transaction may have (tx.py).
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterable
+from collections.abc import Iterable
 from datetime import datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import pyarrow as pa
 
 from penstock.broker.topicanswers import Replay, ShardInfo, TopicStats
 from penstock.broker.topics import topic_name
 from penstock.client.checks import check_bool, check_int, milliseconds
-from penstock.client.handles import AsyncHandle, Handle
+from penstock.client.handles import AsyncHandle
+from penstock.client.handling import Manner
 from penstock.client.link import TopicErrand
 from penstock.client.publish import ms_of
 from penstock.client.queue import check_consumer, finite_ms, generated
-from penstock.client.tail import Manner, Tailing
+from penstock.client.tail import Tailing
 from penstock.client.thread import Work
 from penstock.client.topicbackend import TopicBackend
+from penstock.client.topicconsumer import AsyncHandler, AsyncTopicConsumer
 from penstock.client.topicshapes import ConsumerInfo, TopicError, TopicInfo
-from penstock.client.tx import Tx
 from penstock.codec.scalars import U16_MAX
 from penstock.errors import InvalidError
 from penstock.log.batch import Tag
@@ -43,10 +42,8 @@ R = TypeVar("R")
 
 #: How many failures are asked for at a time.
 ERRORS_PAGE = 1000
-BATCH_MAX = 100_000
+BATCH_MAX = 10_000
 
-#: handler(message), or handler(message, tx)
-AsyncHandler = Callable[..., Awaitable[object]]
 Pushed = tuple[Tag, bytes] | bytes
 
 
@@ -345,122 +342,3 @@ def _window(start: object, end: object) -> tuple[Literal["offset", "time"], int,
         check_int("end", end)
         assert isinstance(end, int)
     return "offset", start, end
-
-
-# ---- the consumer -----------------------------------------------------------------------------
-
-
-class AsyncTopicConsumer(Handle):
-    """A consumer of a topic, at work from `async with` or `await` on, until `shutdown`."""
-
-    def __init__(self, topic: AsyncTopic, tailing: Tailing, handler: AsyncHandler) -> None:
-        self._topic = topic
-        self._tailing = tailing
-        self._handler = handler
-        self._session = topic._database._session
-        self._tasks: list[asyncio.Task[None]] = []
-        self._ready = asyncio.Event()
-        self._shut = False
-        manner = tailing.manner
-        self.id = manner.consumer
-        self.batch_size = manner.batch_size
-        self.is_acking = manner.ack
-
-    @property
-    def lost(self) -> int:
-        """How many messages had moved on to another consumer before they were acknowledged."""
-        return self._tailing.lost
-
-    def __await__(self) -> Generator[Any, None, Self]:
-        return self._start().__await__()
-
-    async def _start(self) -> Self:
-        if self._shut:
-            raise shut_down(self.id)
-        if not self._tasks:
-            loop = asyncio.get_running_loop()
-            self._tailing.on_change = lambda: _set_soon(loop, self._ready)
-            await self._topic._database._runner(self._tailing.open())
-            self._session.closers.add(self._tailing.close)
-            self._tasks = [loop.create_task(self._work()) for _ in range(self._workers)]
-        return self
-
-    @property
-    def _workers(self) -> int:
-        return self._tailing.manner.workers
-
-    async def _work(self) -> None:
-        tailing, tx = self._tailing, None
-        while not tailing.ended:
-            self._ready.clear()
-            message = tailing.begin(wait=False)
-            if message is None:
-                if not tailing.ended:
-                    await self._ready.wait()
-                continue
-            try:
-                if tailing.manner.tx:
-                    tx = Tx()
-                    await self._handler(message, tx)
-                else:
-                    await self._handler(message)
-            except Exception as error:
-                tailing.fail(message, error, counts=not self._session.closed)
-            except BaseException as error:
-                tailing.crash(message, error)
-                raise
-            else:
-                tailing.finish(message, [] if tx is None else tx._close())
-
-    async def shutdown(self) -> None:
-        """Finish the messages that are being handled, acknowledge them, and leave: the consumer's
-        share goes to others. It cannot be used again. Raises what had ended it before, if
-        anything."""
-        if self._shut:
-            raise shut_down(self.id)
-        await self._end()
-
-    async def _end(self) -> None:
-        self._shut = True
-        if not self._tasks:
-            return
-        if asyncio.current_task() in self._tasks:
-            self._tailing.stop()  # from its own handler: the rest happens when that returns
-            return
-        self._session.closers.discard(self._tailing.close)
-        if not self._session.closed:
-            await self._topic._database._runner(self._tailing.close())
-        await asyncio.wait(self._tasks)
-        if self._tailing.error is not None:
-            raise self._tailing.error
-
-    async def wait(self) -> None:
-        """Until it is shut down, or ends by itself: then this raises why."""
-        if self._tasks:
-            await asyncio.wait(self._tasks)
-        if self._tailing.error is not None:
-            raise self._tailing.error
-
-    async def __aenter__(self) -> Self:
-        return await self._start()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if not self._shut:
-            await self._end()
-
-    def __repr__(self) -> str:
-        return f"<penstock.{type(self).__name__} {self.id!r} of {self._topic.name!r}>"
-
-
-def shut_down(consumer: str) -> InvalidError:
-    return InvalidError(f"consumer {consumer!r} was shut down", hint="tail the topic again")
-
-
-def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
-    if not loop.is_closed():
-        loop.call_soon_threadsafe(event.set)

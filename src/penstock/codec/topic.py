@@ -1,4 +1,4 @@
-"""What is stored of a topic beside its all-log: its head, pages of references, operations. Pure.
+"""What is stored of a topic beside its all-log: its head, and pages of references. Pure.
 
     head        version (u8 = 1) | sequence (u64) | flags (u8: 1 paused) | routed (u64)
                 | number (u32) | name (Utf8) | consumers | shards | folded (i64 * 7) | spaces
@@ -10,21 +10,13 @@
     attempts    count (u32) | count x (space (u64) | offset (u64) | attempts (u16))
     page        version (u8 = 1) | sequence (u64) | count (u32) | places (u16 each, rising)
                 | slots (u16 each) | epochs (u32 each)
-    operation   flags (u8: 1 head) | routed (u64) | rows | [head (Bytes32)] | parts
-    rows        count (u32) | row numbers (u32 each) | shards as they are then
-    parts       count (u16) | count x (space (u64) | fed (u64) | added first (u64) | added | marked
-                | done)
-    added       count (u32) | slots (u16 each)
-    marked      count (u32) | offsets (u64 each) | epochs (u32 each)
-    done        count (u32) | offsets (u64 each)
 
 Words        A *shard* is a slot in one generation. A *space* is what references are kept for: 0 is
              the live messages, others are replays. A reference is (offset, slot, epoch); it exists
              until its message is done. `fed`: everything below has its reference.
-Contract     Page p of a space holds the offsets p * PAGE_OFFSETS + place. An operation says all
-             that one request did: which shards changed and how they are now, or the whole head
-             where more than that changed; then, by space, references that were added, that got an
-             epoch, and that went. Decoders raise CorruptError for any bytes no encoder made.
+Contract     Page p of a space holds the offsets p * PAGE_OFFSETS + place. Decoders raise
+             CorruptError for any bytes no encoder made.
+Not here     what a request did to them (topicoperation.py).
 """
 
 from __future__ import annotations
@@ -38,7 +30,6 @@ import numpy.typing as npt
 from penstock.codec.scalars import (
     I64_MAX,
     Reader,
-    encode_bytes32,
     encode_u32,
     encode_u64,
     encode_utf8,
@@ -80,17 +71,12 @@ Offsets = npt.NDArray[np.int64]
 Slots = npt.NDArray[np.uint16]
 Epochs = npt.NDArray[np.uint32]
 
-NO_OFFSETS: Offsets = np.zeros(0, np.int64)
-NO_SLOTS: Slots = np.zeros(0, np.uint16)
-NO_EPOCHS: Epochs = np.zeros(0, np.uint32)
-NO_ROWS = np.zeros(0, np.uint32)
-
 _HEAD = struct.Struct("<QBQI")
 _FOLDED = struct.Struct("<7q")
 _CONSUMER = struct.Struct("<IBIq")
 _SPACE = struct.Struct("<QQQQ")
 _ATTEMPT = struct.Struct("<QQH")
-_PAUSED = _ZOMBIE = _WITH_HEAD = 1
+_PAUSED = _ZOMBIE = 1
 
 
 class Consumer(msgspec.Struct, frozen=True):
@@ -134,26 +120,6 @@ class TopicPageRow(msgspec.Struct, frozen=True):
     epochs: Epochs
 
 
-class SpacePart(msgspec.Struct, frozen=True):
-    """What an operation does to the references of one space."""
-
-    space: int
-    fed: int
-    added_first: int = 0
-    added: Slots = NO_SLOTS  # of neighbouring offsets, from `added_first` on
-    marked: Offsets = NO_OFFSETS
-    epochs: Epochs = NO_EPOCHS
-    done: Offsets = NO_OFFSETS
-
-
-class TopicOperation(msgspec.Struct, frozen=True):
-    routed: int
-    rows: npt.NDArray[np.uint32] = NO_ROWS  # numbers of the shards that changed
-    shards: Shards = np.zeros(0, SHARD)
-    head: TopicHead | None = None  # instead
-    parts: tuple[SpacePart, ...] = ()
-
-
 # ---- head -------------------------------------------------------------------------------------
 
 
@@ -193,7 +159,7 @@ def decode_topic(data: bytes, what: str) -> TopicHead:
         raise reader.fail("flags", f"are unknown: {flags}")
     name = reader.utf8("name")
     consumers = tuple(_read_consumer(reader) for _ in range(reader.u16("number of consumers")))
-    shards = _read_shards(reader, reader.u32("number of shards"))
+    shards = read_shards(reader, reader.u32("number of shards"))
     folded = _FOLDED.unpack(reader.take(_FOLDED.size, "counters"))
     spaces = tuple(
         Space(*_SPACE.unpack(reader.take(_SPACE.size, "space")))
@@ -229,7 +195,7 @@ def _read_consumer(reader: Reader) -> Consumer:
     return Consumer(number, reader.utf8("consumer"), heartbeat_ms, joined_ms, bool(flags))
 
 
-def _read_shards(reader: Reader, count: int) -> Shards:
+def read_shards(reader: Reader, count: int) -> Shards:
     return np.frombuffer(reader.take(SHARD.itemsize * count, "shards"), SHARD)
 
 
@@ -289,73 +255,6 @@ def decode_topic_page(data: bytes, what: str) -> TopicPageRow:
     if count and int(row.slots.max()) >= SLOTS_MAX:
         raise CorruptError(f"{what}: slot {int(row.slots.max())} is too high")
     return row
-
-
-# ---- operations -------------------------------------------------------------------------------
-
-
-def encode_topic_operation(operation: TopicOperation) -> bytes:
-    parts = [
-        b"\x01" if operation.head is not None else b"\x00",
-        encode_u64(operation.routed, "routed"),
-        encode_u32(len(operation.rows), "rows"),
-        operation.rows.astype("<u4").tobytes(),
-        operation.shards.tobytes(),
-    ]
-    if operation.head is not None:
-        parts.append(encode_bytes32(encode_topic(operation.head), "head"))
-    parts.append(struct.pack("<H", len(operation.parts)))
-    for part in operation.parts:
-        parts += (
-            encode_u64(part.space, "space"),
-            encode_u64(part.fed, "fed"),
-            encode_u64(part.added_first, "first offset"),
-            encode_u32(len(part.added), "added"),
-            part.added.astype("<u2").tobytes(),
-            encode_u32(len(part.marked), "marked"),
-            part.marked.astype("<u8").tobytes(),
-            part.epochs.astype("<u4").tobytes(),
-            encode_u32(len(part.done), "done"),
-            part.done.astype("<u8").tobytes(),
-        )
-    return b"".join(parts)
-
-
-def decode_topic_operation(data: bytes) -> TopicOperation:
-    reader = Reader(data, "topic operation")
-    flags = reader.u8("flags")
-    if flags & ~_WITH_HEAD:
-        raise reader.fail("flags", f"are unknown: {flags}")
-    routed = reader.u64("routed")
-    count = reader.u32("rows")
-    rows = np.frombuffer(reader.take(4 * count, "row numbers"), "<u4")
-    shards = _read_shards(reader, count)
-    head = decode_topic(reader.bytes32("head"), "head of an operation") if flags else None
-    parts = tuple(_read_part(reader) for _ in range(reader.u16("number of parts")))
-    reader.end()
-    return TopicOperation(routed, rows, shards, head, parts)
-
-
-def _read_part(reader: Reader) -> SpacePart:
-    space, fed, first = reader.u64("space"), reader.u64("fed"), reader.u64("first offset")
-    count = reader.u32("added")
-    added = np.frombuffer(reader.take(2 * count, "slots"), "<u2")
-    if count and (int(added.max()) >= SLOTS_MAX or first > OPEN_END - count):
-        raise reader.fail("added", "cannot be")
-    marked = _read_offsets(reader, "marked")
-    epochs = np.frombuffer(reader.take(4 * len(marked), "epochs"), "<u4")
-    return SpacePart(space, fed, first, added, marked, epochs, _read_offsets(reader, "done"))
-
-
-def _read_offsets(reader: Reader, what: str) -> Offsets:
-    count = reader.u32(what)
-    raw = np.frombuffer(reader.take(8 * count, what), "<u8")
-    if count and int(raw.max()) >= OPEN_END:
-        raise reader.fail(what, "has an offset that cannot be")
-    offsets = raw.astype(np.int64)
-    if (offsets[1:] <= offsets[:-1]).any():
-        raise reader.fail(what, "does not rise")
-    return offsets
 
 
 def _open(data: bytes, what: str) -> Reader:

@@ -79,13 +79,6 @@ def joined_hashes(processor_id: str, inputs: Sequence[tuple[int, Sequence[int]]]
     return found
 
 
-def output_hash(
-    processor_id: str, inputs: Sequence[tuple[int, int]], ordinals: Iterable[int]
-) -> list[bytes]:
-    """Of the outputs of one list."""
-    return [message_hash(processor_id, inputs, ordinal) for ordinal in ordinals]
-
-
 def source_hash(processor_id: str, position: bytes, ordinal: int | None = None) -> bytes:
     state = _named(b"penstock-source", processor_id)
     state.update(_ORDINAL.pack(len(position)) + position)

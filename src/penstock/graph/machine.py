@@ -23,13 +23,11 @@ from collections.abc import Generator, Sequence
 
 import msgspec
 
-from penstock.errors import FencedError
 from penstock.graph.requests import (
     AT_MOST_ONCE_MAX,
     ChooseInput,
     CommitStep,
     Committed,
-    Fenced,
     Look,
     Looked,
     NarrowStep,
@@ -85,10 +83,11 @@ Answer = Reply | Outcome | int
 
 
 def processor_steps(
-    topology: Topology, *, step_max: int, narrows: bool = True
+    topology: Topology, *, step_max: int, known: int | None = None, narrows: bool = True
 ) -> Generator[Effect, Answer, None]:
-    """`step_max`: messages of one step. With `narrows` a range that keeps failing is halved."""
-    started = yield Ask(Start(topology))
+    """`step_max`: messages of one step. `known`: the processor's number, of a runner that had it
+    before. With `narrows` a range that keeps failing is halved."""
+    started = yield Ask(Start(topology, known))
     assert isinstance(started, Started), _unexpected(started)
     if topology.kind == "source":
         yield from _source_steps(topology, started)
@@ -246,10 +245,3 @@ def _longest(ranges: Sequence[Range]) -> int:
 
 def _unexpected(reply: object) -> str:
     return f"not the reply to what was asked: {reply!r}"
-
-
-def fenced(reply: Reply) -> Reply:
-    """For drivers: a reply as it is, or the FencedError that it says."""
-    if isinstance(reply, Fenced):
-        raise FencedError(reply.text)
-    return reply

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -291,7 +292,7 @@ class Graph:
 
     def run(
         self,
-        location: str,
+        location: str | Path,
         spark: Any = None,
         until: Literal["idle", "forever"] = "idle",
         **options: Any,

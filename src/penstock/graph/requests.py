@@ -103,8 +103,8 @@ class Opened(msgspec.Struct, frozen=True, tag="opened"):
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
     processor: int  # names it in every later request; never used for another one
-    #: Never used for another one, in any location: whoever outside keeps step numbers (a Delta
-    #: table's application id) keeps them under this.
+    #: Never used for another one, in any location: what is remembered outside of how far it came
+    #: (the application transaction of a Delta table) is remembered under this.
     uid: str
     epoch: int
     tail: int
@@ -213,9 +213,14 @@ class OpenGraph(Asks[Opened], frozen=True, tag="open"):
 
 
 class Start(Asks[Started], frozen=True, tag="start"):
-    """Take the processor over from whoever ran it, and recover. -> Started"""
+    """Take the processor over from whoever ran it, and recover. -> Started
+
+    A runner that starts again names the processor that it had: ConflictError where that was dropped
+    or renamed meanwhile. Another one of its name would begin anew, and nobody asked for that.
+    """
 
     topology: Topology
+    known: int | None = None
 
 
 class Look(Asks[Looked], frozen=True, tag="look"):
@@ -254,8 +259,8 @@ class ChooseInput(Asks[Taken], frozen=True, tag="choose"):
 class NarrowStep(Asks[Taken], frozen=True, tag="narrow"):
     """The pending step with the same starts and `count` messages at most. -> Taken
 
-    For a range that keeps failing. A sink that remembers step numbers looks first whether the
-    step it is about to narrow was done.
+    For a range that keeps failing. The number of the step stays: a sink that remembers outside how
+    far it wrote does so by offsets.
     """
 
     processor: int

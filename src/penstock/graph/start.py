@@ -22,6 +22,7 @@ from penstock.codec.processor import (
     Reset,
     Semantics,
 )
+from penstock.errors import ConflictError
 from penstock.graph.change import Change
 from penstock.graph.inputs import KINDS, adopt, require_entries
 from penstock.graph.recovery import Seen, judge, to_read_back
@@ -52,7 +53,8 @@ from penstock.log.read import read
 from penstock.log.state import load_log
 
 
-def start_step(topology: Topology) -> Step:
+def start_step(topology: Topology, known_id: int | None = None) -> Step:
+    """`known_id`: the processor that this runner had before."""
     check_topology(topology)
     name = processor_name(topology.graph, topology.processor)
     seen: dict[WrittenRow, Seen] = {}
@@ -70,6 +72,11 @@ def start_step(topology: Topology) -> Step:
     def decide(view: View, now: Now) -> Decision:
         known: NameState | None = view.state(name_state_key(name))
         assert known is not None, "load keeps the name"
+        if known_id not in (None, None if known.row is None else known.row.id):
+            raise ConflictError(
+                f"processor {topology.id} was dropped or renamed while it ran; whoever runs the "
+                "graph next begins with what is stored then"
+            )
         if known.row is None:
             change = _make(view, now, topology)
         else:

@@ -31,6 +31,7 @@ from penstock.codec.payload import (
 )
 from penstock.codec.queueoperation import NO_KEYS, Keys
 from penstock.codec.taken import DEAD, GONE, PAGE_SLOTS
+from penstock.errors import ConflictError
 from penstock.log.cache import NodeCache
 from penstock.log.decision import Now, Step, View
 from penstock.log.place import Rows
@@ -132,11 +133,16 @@ def reclaim_step(
     *,
     payloads: Rows | None = None,
     done: Sequence[bytes] = (),
+    after_ms: int = -1,
 ) -> Step:
     """These are gone, but for those that `punch` must plan again. `done`: rows that asked for this,
-    and go with it if nothing is left. -> what is left"""
+    and go with it if nothing is left. `after_ms` is when their retention ends: ConflictError where
+    the tick began before, as its commit would lack what by its own time is still there. -> what is
+    left"""
 
     async def body(draft: Draft) -> list[int]:
+        if draft.now_ms <= after_ms:
+            raise ConflictError("their retention is not over by the time of this tick")
         left: list[int] = []
         if punch is not None:
             if punch.load is not None:

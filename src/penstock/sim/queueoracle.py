@@ -312,7 +312,7 @@ class QueueOracle(Client):
         tasks: list[asyncio.Task[None]] = []
         for number in range(count):
             tasks.append(asyncio.create_task(wait(number)))
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(PATIENCE)  # until it stands in line: it looks the queue up before
         for i in range(count):
             item = Item(f"turns.{i}".encode(), to=TURNS, dedup_id=str(i))
             self.truth.messages.send([item], whole=False)

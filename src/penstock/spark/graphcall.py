@@ -114,7 +114,7 @@ class Call:
         if not rows:
             return []
         if self._kind == "join":
-            columns = list(zip(*rows, strict=True))  # type: ignore[arg-type]
+            columns = list(zip(*rows, strict=True))
             return joined_hashes(
                 self._id,
                 [

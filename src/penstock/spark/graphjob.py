@@ -27,7 +27,7 @@ from penstock.graph.requests import Output
 from penstock.spark.graphfile import travels_by_value
 from penstock.spark.graphread import InputRange
 from penstock.spark.graphwork import Done, Landed, Work
-from penstock.spark.sinks import Delivery, TableSink
+from penstock.spark.sinks import Delivery, TableSink, Target
 
 if TYPE_CHECKING:
     from pyspark.core.context import SparkContext
@@ -55,12 +55,13 @@ class Job:
         self._topology = processor.topology
         self._wants_hash = processor.wants_hash
         function: Callable[..., Any] = processor.function
-        self._target = None
-        if isinstance(function, TableSink):
-            function, self._target = function.function, function.target
+        self._target: Target | None = None
+        if isinstance(processor.function, TableSink):
+            function, self._target = processor.function.function, processor.function.target
         travels_by_value(function)
         try:
-            self._function: bytes = cloudpickle.dumps(function)
+            dumps: Callable[[object], bytes] = cloudpickle.dumps
+            self._function = dumps(function)
         except Exception as error:
             raise InvalidError(
                 f"{self._topology.id}: its function cannot be sent to Spark's workers: {error}",

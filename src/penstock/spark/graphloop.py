@@ -93,7 +93,8 @@ class Loop:
     def _drive(self) -> None:
         topology, name = self._topology, self._topology.processor
         attempts = self._attempts()
-        steps = processor_steps(topology, step_max=self._step_max())
+        known = None if self._started is None else self._started.processor
+        steps = processor_steps(topology, step_max=self._step_max(), known=known)
         effect = next(steps)
         while True:
             answer: Reply | Outcome | int

@@ -67,7 +67,7 @@ class Reading:
             # A tuple with a hole in it is no message for a function that wants all of them.
             whole = [row for row in rows if None not in row]
             self.skipped += high - low - len(whole)
-            yield whole  # type: ignore[misc]
+            yield whole
 
     def _places(self, wanted: InputRange) -> list[Message | None]:
         """One per offset."""

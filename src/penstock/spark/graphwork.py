@@ -22,7 +22,7 @@ import gc
 import os
 import pickle
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -108,7 +108,7 @@ class Work:
     def __reduce__(self) -> Any:
         return shipped(self)
 
-    def __call__(self, part: int, _: Iterator[int]) -> Iterator[Done]:
+    def __call__(self, part: int, _: Iterable[int]) -> Iterator[Done]:
         context = TaskContext.get()
         if self.once and context is not None and context.attemptNumber() > 0:
             raise InvalidError("at_most_once: a task that failed is not repeated")

@@ -41,7 +41,7 @@ _MEANT = {
     "maxoffsetspertrigger": "maxMessagesPerTrigger",
     "startingtimestamp": "startingOffsets with a time, such as 2026-01-31T12:00:00Z",
     "endingtimestamp": "endingOffsets with a time, such as 2026-01-31T12:00:00Z",
-    "subscribe": "topic",
+    "subscribe": "stream or topic",
     "path": "location",
 }
 

@@ -72,8 +72,6 @@ class DeltaTarget:
             try:
                 table = self._load() or self._create()
                 written = table.transaction_version(delivery.source) or 0
-                if written >= delivery.end:
-                    return
                 rows = [row for row in delivery.rows if row.offset >= written]
                 if rows:
                     self._append(table, rows, Transaction(delivery.source, delivery.end))

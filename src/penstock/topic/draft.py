@@ -16,22 +16,16 @@ import numpy as np
 from penstock.codec.keys import hold_key
 from penstock.codec.once import encode_hold
 from penstock.codec.operations import Operation
-from penstock.codec.topic import (
+from penstock.codec.topic import PAGE_OFFSETS, Epochs, Offsets, Shards, Slots, Space, TopicHead
+from penstock.codec.topicoperation import (
     NO_EPOCHS,
     NO_OFFSETS,
     NO_SLOTS,
-    PAGE_OFFSETS,
-    Epochs,
-    Offsets,
-    Shards,
-    Slots,
-    Space,
     SpacePart,
-    TopicHead,
     TopicOperation,
     encode_topic_operation,
 )
-from penstock.errors import NotFoundError
+from penstock.errors import CorruptError, NotFoundError
 from penstock.log.catalogue import LogName, States
 from penstock.log.decision import Decision, Now, Step, Timer, View
 from penstock.log.place import Rows
@@ -107,7 +101,10 @@ class Draft:
         place = space, number
         page = self._pages.get(place)
         if page is None:
-            page = self._pages[place] = await load_page(self.view, self.state.id, place)
+            page = await load_page(self.view, self.state.id, place)
+            if int(page.slots.max()) >= self.state.slots:
+                raise CorruptError(f"page {number} of topic {self.state.id}: a slot is too high")
+            self._pages[place] = page
         return page
 
     async def _edit(self, space: int, number: int) -> Page:

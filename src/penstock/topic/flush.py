@@ -23,7 +23,7 @@ from penstock.codec.operations import Operation
 from penstock.codec.topic import encode_topic, encode_topic_page
 from penstock.log.decision import Step
 from penstock.log.place import Rows
-from penstock.topic.draft import Draft, step_if_there
+from penstock.topic.draft import HOLDER, Draft, step_if_there
 from penstock.topic.page import row_of
 from penstock.topic.state import PagePlace, places_of
 
@@ -69,7 +69,8 @@ def head_step(topic_id: int) -> Step:
 
     async def body(draft: Draft) -> bool:
         draft.rows[topic_key(topic_id)] = encode_topic(draft.state.head)
-        draft.hold(draft.state.needed)
+        # What is needed is known by the page: it may lie below what was given up long ago.
+        draft.hold(max(draft.state.needed, dict(draft.log.holds).get(HOLDER, 0)))
         draft.rows |= await _trimmed_errors(draft)
         return True
 

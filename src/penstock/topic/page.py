@@ -13,15 +13,8 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.codec.topic import (
-    FRESH,
-    PAGE_OFFSETS,
-    Epochs,
-    Offsets,
-    Slots,
-    SpacePart,
-    TopicPageRow,
-)
+from penstock.codec.topic import FRESH, PAGE_OFFSETS, Epochs, Offsets, Slots, TopicPageRow
+from penstock.codec.topicoperation import SpacePart
 
 Lines = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]

@@ -6,8 +6,8 @@ Contract     `poll_step` replies with references, which are marked with the epoc
              answered with, which then were never emitted either.
 Order        Within a slot the lowest offset first, so within a key. Where live messages and replays
              wait, both get their share.
-Parts        A poll looks at LOOKED_PAGES pages of a space at most. Where it found nothing by then
-             it says so with `more`: ask again.
+Parts        A poll looks at LOOKED_PAGES pages of live messages at most. Where it found nothing by
+             then it says so with `more`: ask again, it goes on from there. A replay has few pages.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class _Looked:
             page = await draft.page(space, number)
             if page.first >= end:
                 break
-            if i >= LOOKED_PAGES:
+            if space == LIVE and i >= LOOKED_PAGES:
                 self.more = True
                 seen = page.first
                 break

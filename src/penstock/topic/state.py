@@ -28,13 +28,11 @@ from penstock.codec.topic import (
     SLOTS_MAX,
     Consumer,
     Space,
-    SpacePart,
     TopicHead,
-    TopicOperation,
     decode_topic,
-    decode_topic_operation,
     decode_topic_page,
 )
+from penstock.codec.topicoperation import SpacePart, TopicOperation, decode_topic_operation
 from penstock.errors import CorruptError, InvalidError, NotFoundError
 from penstock.log.catalogue import LogName, load_name
 from penstock.log.decision import StateKey, View

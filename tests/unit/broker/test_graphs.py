@@ -143,6 +143,13 @@ def test_a_runner_that_was_overtaken_gets_a_fenced_error_and_the_location_goes_o
     runner.ask(TakeSnapshot(second.processor, second.epoch, second.tail, ranges))
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody looks again by himself: what waits must be woken."""
+    monkeypatch.setattr("penstock.broker.graphs.VERIFY_SECONDS", 10_000.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_a_look_waits_until_there_is_something(runner: Runner) -> None:
     started = runner.start()
     assert runner.ask(Look(started.processor, started.epoch)).tailers[0].available == 0
@@ -152,6 +159,7 @@ def test_a_look_waits_until_there_is_something(runner: Runner) -> None:
     assert looked.tailers[0].available == 1
 
 
+@pytest.mark.usefixtures("patient")
 def test_a_look_ends_when_its_runner_is_overtaken(runner: Runner) -> None:
     looks = Looks(runner, runner.start())
     runner.start()
@@ -187,6 +195,31 @@ def commit_all(runner: Runner, started: Started) -> None:
     runner.ask(
         CommitStep(started.processor, started.epoch, taken.tail, ranges, taken.step_hash, nil=1)
     )
+
+
+def test_a_runner_goes_on_when_its_broker_ends_and_another_takes_its_place(tmp_path: Path) -> None:
+    """Between any two of its requests: the handle finds the next broker, which is itself."""
+    for lost in range(1, 8):
+        place = tmp_path / str(lost)
+        serving = penstock.open(place)
+        serving.stream("raw").write_many([b"%d" % n for n in range(5)])
+        with penstock.open(place) as other:
+            runner = Runner(serving, other)
+            steps = processor_steps(PIPE, step_max=3)
+            effect, requests = next(steps), 0
+            while not isinstance(effect, Idle):
+                answer: Any
+                if isinstance(effect, Ask):
+                    requests += 1
+                    if requests == lost:
+                        serving.close()
+                    answer = runner.ask(effect.request)
+                else:
+                    answer = runner.outcome(effect, staged=True)
+                effect = steps.send(answer)
+            assert requests == 6
+            assert data_of(other, "out") == [b"%d!" % n for n in range(5)]
+        serving.close()
 
 
 def test_failures_are_shown_until_the_next_commit(runner: Runner) -> None:
@@ -237,10 +270,24 @@ def test_a_dropped_processor_fences_its_runner_and_comes_back_as_another(runner:
     runner.ask(DropProcessor("g", "p"))
     with pytest.raises(FencedError, match="dropped"):
         runner.ask(Look(started.processor, started.epoch))
+    with pytest.raises(ConflictError, match="g/p was dropped or renamed while it ran"):
+        runner.ask(Start(PIPE, started.processor))
     again = runner.start()
+    assert runner.ask(Start(PIPE, again.processor)).epoch == again.epoch + 1
+    with pytest.raises(ConflictError, match="g/p was dropped or renamed while it ran"):
+        runner.ask(Start(PIPE, started.processor))
     assert again.processor != started.processor
     assert again.uid != started.uid
     assert again.step == 0
+
+
+def test_a_renamed_processor_fences_its_runner(runner: Runner) -> None:
+    started = runner.start()
+    runner.ask(RenameProcessor("g", "p", "q"))
+    with pytest.raises(FencedError, match="g/q was started again"):
+        runner.ask(Look(started.processor, started.epoch))
+    with pytest.raises(ConflictError, match="g/p was dropped or renamed"):
+        runner.ask(Start(PIPE, started.processor))
 
 
 def test_a_reset_moves_positions_as_it_says_and_fences_the_runner(runner: Runner) -> None:
@@ -317,3 +364,14 @@ def test_only_requests_about_graphs_are_asked(runner: Runner) -> None:
         runner.ask(PIPE)  # type: ignore[call-overload]
     with pytest.raises(InvalidError, match="cannot wait"):
         runner.ask(Look(1, 1, -5))
+
+
+async def test_the_asynchronous_handle_asks_the_same(tmp_path: Path) -> None:
+    async with await penstock.aio.open(tmp_path / "d") as db:
+        first = await db.graphs.ask(Start(PIPE))
+        second = await db.graphs.ask(Start(PIPE))
+        assert (first.epoch, second.epoch) == (1, 2)
+        with pytest.raises(FencedError, match="epoch is 1"):
+            await db.graphs.ask(Look(first.processor, first.epoch, 1000))
+    with pytest.raises(InvalidError, match="closed"):
+        await db.graphs.ask(ShowGraphs())

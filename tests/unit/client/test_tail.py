@@ -305,7 +305,7 @@ def test_shutdown_finishes_what_runs_and_leaves_the_rest_to_others(topic: pensto
     assert begun.wait(PATIENCE_SECONDS)
     shutting = threading.Thread(target=consumer.shutdown)
     shutting.start()
-    until(lambda: consumer._tailing.ended)
+    until(lambda: consumer._handling.stopped)
     end.set()
     shutting.join()
     assert seen == [0]
@@ -421,6 +421,34 @@ def test_consumers_share_the_keys_and_take_over_from_one_that_leaves(
     assert all(each == sorted(each) for each in offsets.values())
 
 
+def test_slots_are_spread_evenly_over_consumers_that_come_and_go(topic: penstock.Topic) -> None:
+    """Each change moves as few as possible: what one more gets, or what one less leaves."""
+
+    def slots() -> dict[str, set[int]]:
+        return {each.id: set(each.slots) for each in topic.consumers()}
+
+    consumers: list[penstock.TopicConsumer] = []
+    before: dict[str, set[int]] = {}
+    for count in (1, 2, 3, 4, 5, 6, 5, 4, 3, 2, 1):
+        if count > len(consumers):
+            consumers.append(topic.tail(lambda message: None, consumer=f"c{count}"))
+        else:
+            consumers.pop(0).shutdown()
+        now = slots()
+        assert sorted(set().union(*now.values())) == list(range(32))
+        sizes = [len(each) for each in now.values()]
+        assert (len(sizes), sum(sizes)) == (count, 32)
+        assert max(sizes) - min(sizes) <= 1
+        kept = sum(len(before.get(name, set()) & mine) for name, mine in now.items())
+        if count > len(before):
+            fewest = 32 // count
+            assert 32 - kept <= fewest or not before
+        else:
+            assert kept == sum(len(mine) for name, mine in before.items() if name in now)
+        before = now
+    consumers.pop().shutdown()
+
+
 def test_pause_stops_handing_out_and_play_goes_on(topic: penstock.Topic) -> None:
     seen: list[int] = []
     first, go_on = threading.Event(), threading.Event()
@@ -509,6 +537,55 @@ async def test_an_asynchronous_handler_that_raises_is_recorded(tmp_path: Path) -
             await asyncio.sleep(0.002)
         await consumer.shutdown()
         assert [error.error for error in await topic.errors()] == ["ValueError: no"]
+
+
+async def test_a_loop_that_ends_without_shutdown_leaves_its_share_to_others(
+    tmp_path: Path,
+) -> None:
+    async with await penstock.aio.open(tmp_path / "d") as db:
+        topic = db.topic("t")
+        begun = asyncio.Event()
+
+        async def handle(message: penstock.TopicMessage) -> None:
+            begun.set()
+            await asyncio.sleep(PATIENCE_SECONDS)
+
+        await topic.push_many([("k", b""), ("l", b"")])
+        consumer = await topic.tail(handle)
+        await begun.wait()
+        for task in consumer._tasks:  # as asyncio.run does at its end
+            task.cancel()
+        while not all(each.zombie for each in await topic.consumers()):
+            await asyncio.sleep(0.002)
+        seen: list[bytes] = []
+        async with topic.tail(lambda message: seen.append(message.data)):  # a plain function
+            while (await topic.stats()).acked < 2:
+                await asyncio.sleep(0.002)
+        assert len(seen) == 2
+
+
+def test_a_hot_key_does_not_keep_other_keys_waiting(topic: penstock.Topic) -> None:
+    hot, others = threading.Event(), threading.Event()
+
+    def handle(message: penstock.TopicMessage) -> None:
+        if message.shard_key == "hot":
+            hot.wait(PATIENCE_SECONDS)
+        else:
+            others.set()
+
+    topic.push_many([("hot", b"")] * 25 + [("other", b"")])
+    with topic.tail(handle, workers=2, batch_size=10):
+        assert others.wait(PATIENCE_SECONDS)
+        hot.set()
+        until(lambda: settled(topic))
+
+
+def test_a_coroutine_function_is_no_handler_of_a_blocking_consumer(topic: penstock.Topic) -> None:
+    async def handle(message: penstock.TopicMessage) -> None:
+        """Nobody would await it."""
+
+    with pytest.raises(InvalidError, match="event loop"):
+        topic.tail(handle)
 
 
 @pytest.mark.parametrize(

@@ -25,18 +25,20 @@ from penstock.codec.topic import (
     Attempt,
     Consumer,
     Space,
-    SpacePart,
     TopicHead,
-    TopicOperation,
     TopicPageRow,
     decode_topic,
-    decode_topic_operation,
     decode_topic_page,
     encode_topic,
-    encode_topic_operation,
     encode_topic_page,
 )
 from penstock.codec.topicerror import ErrorRow, decode_error, encode_error
+from penstock.codec.topicoperation import (
+    SpacePart,
+    TopicOperation,
+    decode_topic_operation,
+    encode_topic_operation,
+)
 from penstock.errors import CorruptError
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "topic.json").read_text())

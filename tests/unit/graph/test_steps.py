@@ -270,6 +270,7 @@ async def test_commits_that_do_not_fit_are_refused_and_write_nothing() -> None:
         ({"outputs": [out, out]}, "named twice"),
         ({"outputs": [pack("out", [("", b"x")])]}, "without its hash"),
         ({"outputs": [pack("out", [("", b"x", b"short")])]}, "without its hash"),
+        ({"outputs": [pack("out", [("", b"x", HASH), ("", b"y", b"")])]}, "without its hash"),
         ({"outputs": [Output("out", [node[:-1]])]}, "node 0"),
         ({"outputs": [Output("out", [b""])]}, "node 0"),
         ({"outputs": [Output("out", [node], [1])]}, "come with the commit, or staged"),

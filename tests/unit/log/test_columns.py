@@ -85,6 +85,14 @@ async def test_entries_come_with_the_types_that_spark_takes() -> None:
     assert plain == batch.drop_columns("meta")
 
 
+async def test_tags_come_as_their_bytes_where_that_is_wanted() -> None:
+    driver = await LogDriver.open()
+    await driver.append(S, [(b"a\xffb", b"1"), ("grün", b"2"), (b"", b"3")])
+    (batch,), _ = await gathered(driver, meta=True, text=False)
+    assert batch.schema == column_schema(meta=True, text=False)
+    assert batch.column("tag").to_pylist() == [b"a\xffb", "grün".encode(), b""]
+
+
 async def test_nodes_are_glued_to_batches_of_at_least_so_many_rows() -> None:
     driver = await LogDriver.open()
     for at in range(0, 3500, 700):

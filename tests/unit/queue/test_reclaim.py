@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from penstock.codec.payload import BytesPayload, PayloadBlock, decode_payload
 from penstock.log.batch import build_columns
 from penstock.log.catalogue import open_target
 from penstock.log.check import check_log
-from penstock.log.decision import Step
+from penstock.log.decision import Decision, Step, View
 from penstock.log.holes import plan_holes
 from penstock.log.pages import Tail
 from penstock.log.read import read_nodes
@@ -365,3 +366,38 @@ async def test_a_crash_between_two_parts_of_metadata_leaves_nothing_behind(
     assert await world.edge() == (0, 5)
     assert await world.metadata() == [0]
     assert list((await world.payloads()).values()) == [BytesPayload(b"first")]
+
+
+async def test_nothing_goes_in_a_commit_whose_time_is_before_the_end_of_its_retention(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tick has one time, and may take long over what it looks up: the removal comes in late."""
+    committer, looked_up = world.broker.committer, asyncio.Event()
+    await world.broker.queues.publish([Item(b"x", retention_s=1)])
+    end_ms = committer.now_ms() + 1000
+    times: list[int] = []
+    on_commit = committer._on_commit
+
+    def heard(keys: Collection[bytes]) -> None:
+        if any(key.startswith(prefix(KeyType.PAYLOAD)) for key in keys):
+            times.append(world.store.head().time_ms)
+        on_commit(keys)
+
+    async def slow(view: View) -> None:
+        await looked_up.wait()
+
+    monkeypatch.setattr(committer, "_on_commit", heard)
+    tick = committer.request(Step(lambda view, now: Decision(), slow))
+    await asyncio.sleep(0)
+    world.clock.pass_ms(1001 + GRACE_MS)
+    upkeep = asyncio.create_task(upkeep_of(world.broker)._do(committer, ("messages", None)))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not upkeep.done()
+    looked_up.set()
+    await tick
+    await upkeep
+    assert len(times) == 1
+    assert times[0] > end_ms
+    assert await world.payloads() == {}
+    await world.clean()

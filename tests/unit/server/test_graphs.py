@@ -112,8 +112,10 @@ def test_a_look_whose_client_went_away_waits_no_longer() -> None:
         started = decode_reply(reply)
         assert isinstance(started, Started)
         look = encode_request(Look(started.processor, started.epoch, 600_000))
-        waiters = served.broker.graphs._waiters
+        waiters, counts = served.broker.graphs._waiters, served.server.counts
         with socket.create_connection(("127.0.0.1", served.port)) as line:
             line.sendall(b"*2\r\n$14\r\nPENSTOCK.GRAPH\r\n$%d\r\n%s\r\n" % (len(look), look))
             served.until(lambda: len(waiters) == 2)  # for its input, and for another runner
-        served.until(lambda: len(waiters) == 0)
+            assert counts.blocked == 1
+        served.until(lambda: counts.blocked == 0)
+        assert len(waiters) == 0

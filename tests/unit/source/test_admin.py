@@ -207,6 +207,8 @@ async def test_files_are_listed_in_order_by_phase_prefix_and_in_parts(
         found += [each.id for each in part.shards]
         after = part.after
     assert found == ids[:2]
+    short = await files(TickView(world.log), ListFiles(world.source, "open", after=ids[0]))
+    assert ([each.id for each in short.shards], short.after) == ([ids[2]], ids[2])
 
 
 async def test_lists_have_limits(world: SourceDriver) -> None:

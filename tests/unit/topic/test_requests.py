@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from penstock.queue.item import Item
 from penstock.queue.state import queue_name
 from penstock.topic.draft import HOLDER
 from penstock.topic.item import prepare_push
+from penstock.topic.shards import CLOSED_MAX
 from penstock.topic.state import topic_name
 from unit.broker.driver import BrokerWorld
 from unit.topic.driver import T, TopicWorld
@@ -192,7 +194,19 @@ async def test_time_in_which_the_broker_itself_was_stopped_makes_no_zombie(
     (listed,) = await world.topics.consumers(T)
     assert not listed.zombie
     await world.topics.beat(T, "a", a.token)
-    await world.pass_ms(1001)
+    await world.pass_ms(60_000)
+    assert len(await world.topics.consumers(T)) == 1
+    await world.pass_ms(501)  # it had half of its time once more, and was silent
+    assert await world.topics.consumers(T) == []
+
+
+async def test_a_dead_consumer_is_a_zombie_though_the_broker_is_late_every_time(
+    world: TopicWorld,
+) -> None:
+    await world.joined("a", heartbeat_ms=1000)
+    await world.pass_ms(60_000)
+    assert len(await world.topics.consumers(T)) == 1
+    await world.pass_ms(60_000)
     assert await world.topics.consumers(T) == []
 
 
@@ -225,6 +239,26 @@ async def test_a_slot_that_moved_away_and_back_is_fenced_all_the_same(world: Top
     taken += (await world.topics.ack(T, "a", a.token, before)).taken[16:]
     assert taken.count(True) == 16
     assert (await a.ack()).taken == [True] * 16
+
+
+async def test_a_consumer_that_starts_again_and_again_leaves_no_endless_list_of_shards(
+    world: TopicWorld,
+) -> None:
+    """It is killed before it acknowledges anything, and messages go on coming."""
+    await world.topics.push(T, prepare_push([b"0", b"1"]), slots=2)
+    for _ in range(3 * CLOSED_MAX):
+        c = await world.joined("c")
+        await world.push(2)
+        await c.poll(1)
+    assert len(await world.topics.shards(T)) == 2 * (CLOSED_MAX + 1)
+    await world.check()
+    c = await world.joined("c")
+    count = 2 + 6 * CLOSED_MAX
+    assert [offset for offset, _ in await c.poll()] == list(range(count))
+    assert (await c.ack()).taken == [True] * count
+    assert len(await world.topics.shards(T)) == 2
+    stats = await world.topics.stats(T)
+    assert (stats.routed, stats.emitted, stats.acked) == (count, count, count)
 
 
 async def test_joining_waits_for_what_runs_and_rebalance_does_not(world: TopicWorld) -> None:
@@ -323,6 +357,29 @@ async def test_what_could_not_be_answered_with_is_given_back(
     stats = await world.topics.stats(T)
     assert (stats.emitted, stats.running) == (0, 0)
     assert len(await c.poll()) == 2
+
+
+@pytest.mark.parametrize("wait_ms", [0, None])
+async def test_a_poll_that_is_cancelled_leaves_nothing_running(
+    world: TopicWorld, wait_ms: int | None
+) -> None:
+    await world.push(3)
+    c = await world.joined("c")
+    for turns in range(1, 12):
+        polling = asyncio.ensure_future(c.poll(wait_ms=wait_ms))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if polling.done():
+            break
+        polling.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await polling
+        await world.world.settle()
+        if polling.cancelled():
+            stats = await world.topics.stats(T)
+            assert (stats.running, stats.emitted) == (0, 0), turns
+    assert polling.done()
+    assert turns > 2
 
 
 async def test_a_poll_that_waits_gets_what_comes(world: TopicWorld) -> None:
@@ -583,6 +640,32 @@ async def test_the_all_log_is_trimmed_but_not_past_what_is_not_acknowledged(
     assert (await world.topics.describe(T)).max_count == 10
     with pytest.raises(InvalidError, match="max_count"):
         await world.topics.configure(T, max_count=0)
+
+
+async def test_what_is_being_replayed_is_not_trimmed(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.log.pages.TAIL_RECORDS", 4)
+    await world.push(9000)
+    c = await world.joined("c")
+    await c.poll(10_000)
+    await c.ack()
+    await world.topics.replay(T, 100, 110)
+    await world.topics.configure(T, max_count=10)
+
+    async def go_on() -> int:
+        """Pages are written, and with them the hold; then the log is trimmed."""
+        for _ in range(6):
+            await world.topics.beat(T, "c", c.token)
+            await world.push(1)
+            await world.pass_ms(1000)
+        return (await world.topics.stats(T)).first
+
+    assert await go_on() <= 100
+    while (await world.topics.stats(T)).replays:
+        await c.poll()
+        await c.ack()
+    assert await go_on() > 8192
 
 
 async def test_a_topic_that_is_deleted_is_another_when_it_is_made_again(world: TopicWorld) -> None:

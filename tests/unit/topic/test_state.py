@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.keys import topic_key
-from penstock.codec.topic import decode_topic, encode_topic
+from penstock.codec.keys import topic_key, topic_page_key
+from penstock.codec.topic import (
+    decode_topic,
+    decode_topic_page,
+    encode_topic,
+    encode_topic_page,
+)
 from penstock.errors import CorruptError, NotFoundError
 from penstock.log.rowview import RowView
 from penstock.topic.admin import delete_step
@@ -75,3 +80,24 @@ async def test_a_head_of_another_topic_is_corruption() -> None:
         await driver.store.commit(n, row, time_ms=driver.clock.ms, epoch=driver.store.epoch)
         with pytest.raises(CorruptError, match="its head is one of"):
             await rebuilt(driver)
+
+
+async def test_a_page_with_a_slot_that_the_topic_has_not_is_corruption() -> None:
+    driver = await LogDriver.open()
+    pushed = await driver.do(push_step(T, prepare_push([b"x"] * 6), slots=3))
+    token = (await driver.do(join_step(T, "c"))).token
+    operations = driver.tail.of(owner_of(pushed.topic))
+    for part in plan_flush(operations).parts():
+        await driver.do(pages_step(pushed.topic, part))
+    key = topic_page_key(pushed.topic, 0, 0)
+    value = await driver.store.get(key)
+    assert value is not None
+    row = decode_topic_page(value, "page")
+    slots = row.slots.copy()
+    slots[2] = 3
+    broken = encode_topic_page(type(row)(row.sequence, row.places, slots, row.epochs))
+    n = driver.store.head().n + 1
+    await driver.store.commit(n, [(key, broken)], time_ms=driver.clock.ms, epoch=driver.store.epoch)
+    driver.forget()
+    with pytest.raises(CorruptError, match="a slot is too high"):
+        await driver.do(poll_step(T, "c", token, 10))

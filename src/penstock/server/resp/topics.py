@@ -219,7 +219,11 @@ def _limits_map(info: TopicInfo) -> dict[str, Reply]:
 
 
 def _info_map(info: TopicInfo) -> dict[str, Reply]:
-    head = {"name": info.name, "slots": info.slots, "created_at": info.created_ms}
+    head: dict[str, Reply] = {
+        "name": info.name,
+        "slots": info.slots,
+        "created_at": info.created_ms,
+    }
     return {**head, **_limits_map(info)}
 
 

@@ -4,6 +4,6 @@ Contract     `Ingest` is public, by the name `penstock.spark.Ingest`; all else i
              Nothing here imports pyspark or deltalake before they are used.
 Reading      files.py (bytes) -> lines.py -> jsonlines.py, csvrows.py, conform.py (columns) ->
              readers.py (a piece of a file) -> task.py (splits)
-Driving      announced.py (messages) -> coordinator.py, keeper.py -> pieces.py, loader.py (batches)
-             -> delta.py (the table)
+Driving      announced.py (messages) -> coordinator.py, shared.py, keeper.py -> pieces.py,
+             loader.py, sparkjob.py (batches) -> delta.py (the table)
 """

@@ -19,52 +19,35 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from penstock.clock import Clock
 from penstock.errors import UnavailableError
-from penstock.source.coordinate import Course, course_of, takeovers
+from penstock.source.coordinate import Course, course_of
 from penstock.source.local import Local, Through, Work
 from penstock.source.queueport import Queue, Received, limits_of
-from penstock.source.requests import (
-    EOF,
-    AcquireShards,
-    Ask,
-    Beat,
-    Beaten,
-    FailAnnouncements,
-    FailShards,
-    Failure,
-    GetSchema,
-    ListPublishes,
-    MarkExported,
-    Move,
-    OpenShards,
-    Publish,
-    ReleaseShards,
-    Shard,
-    ShardOpen,
-    SourceInfo,
-)
+from penstock.source.requests import EOF, Ask, Failure, Move, Shard, ShardOpen, SourceInfo
 from penstock.source.visibility import last_seconds, lease_seconds
 from penstock.spark.ingest.announced import open_shard, read_messages
 from penstock.spark.ingest.delta import DeltaTarget, app_id
 from penstock.spark.ingest.keeper import Keeper
 from penstock.spark.ingest.loader import Loaded, Loader
 from penstock.spark.ingest.options import Settings
+from penstock.spark.ingest.pieces import PieceResult
 from penstock.spark.ingest.report import Report
+from penstock.spark.ingest.shared import Shared
+from penstock.spark.ingest.storedschema import StoredSchema
 
 _log = logging.getLogger("penstock")
 
-R = TypeVar("R")
-
-#: Messages that one call receives, shards that one request names.
+#: Messages that one call receives.
 RECEIVE_MAX = 1000
-_REQUEST_MAX = 5000
+#: Messages that are known again when they come again.
+_SEEN_MAX = 100_000
 #: Questions to stores that are under way at once.
 _LOOKS = 16
 _RETRY_SECONDS_MAX = 60.0
@@ -85,48 +68,51 @@ class Coordinator:
         progress: Callable[[Report], None] | None = None,
     ) -> None:
         self._settings = settings
-        self._source = source
         self._queue = queue
-        self._asked = ask
         self._clock = clock
-        self._token = token
         self._progress = progress
         self._stop = threading.Event()
         self._never = threading.Event()
         self._pool = ThreadPoolExecutor(_LOOKS, thread_name_prefix="penstock-look")
         self._local = Local()
         self._inline: dict[str, bytes] = {}
+        #: Messages that came, the latest ones.
+        self._seen: dict[str, None] = {}
         #: What each message that is held names.
         self._named: dict[str, list[ShardOpen]] = {}
         #: Shards whose files failed: when to try them again.
         self._later: dict[str, tuple[float, Shard]] = {}
         #: When the batch that is gathered must be loaded.
         self._due: float | None = None
-        self._exported = source.exported
-        self._published = 0
+        #: Since when the queue has not answered.
+        self._away: float | None = None
         self.report = Report()
+        self._shared = Shared(
+            source, token, stale_ms=settings.stale_ms, ask=ask, clock=clock, pause=self._pause
+        )
         limits = limits_of(queue)
         timeout = settings.commit_timeout
         self._keeper = Keeper(
             queue,
-            self._beat,
+            self._shared.beat,
             clock=clock,
             lease_seconds=lease_seconds(timeout, limits),
             last_seconds=last_seconds(timeout),
             beat_seconds=timeout / 2,
         )
         self.target = DeltaTarget(settings.table, app_id(source), clock, self._pause)
+        self.schema = StoredSchema(source, ask=self._shared.ask, accept=self.target.check)
         self.loader = Loader(
             settings,
             source,
             token,
-            ask=self._ask,
+            ask=self._shared.ask,
             spark=spark,
             pool=self._pool,
             clock=clock,
             staged=self._keeper.stage,
             sent=self._sent,
-            accept=self.target.check,
+            schema=self.schema,
         )
 
     def stop(self) -> None:
@@ -153,10 +139,10 @@ class Coordinator:
             self._keeper.check()
             self._retry()
             came = self._receive(self._wait_seconds(once))
-            if self._is_due(came, once):
+            if self._is_due(came):
                 self._load()
                 self._export()
-            elif once and not came and self._local.idle:
+            elif once and came == 0 and self._local.idle:
                 return
             if self._clock.monotonic() >= clear_at:
                 self._cleanup()
@@ -174,7 +160,7 @@ class Coordinator:
             return min(self._settings.linger, max(0.0, min(times) - now)) or 0.01
         return 0.0 if once else self._settings.linger
 
-    def _is_due(self, came: int, once: bool) -> bool:
+    def _is_due(self, came: int | None) -> bool:
         if not self._ready():
             self._due = None
             return False
@@ -193,17 +179,24 @@ class Coordinator:
 
     # -- messages
 
-    def _receive(self, wait: float) -> int:
-        """-> how many came"""
-        room = min(RECEIVE_MAX, self._local.room)
-        if not room:
+    def _receive(self, wait: float) -> int | None:
+        """-> how many came; None: the queue did not answer"""
+        # No more than another batch beside the one in hand: what lies here nobody else can load.
+        in_hand = len(self._local.working()) - len(self._later)
+        room = min(RECEIVE_MAX, self._local.room, 2 * self._settings.max_files - in_hand)
+        if room <= 0:
             return 0
         try:
             received = self._queue.receive(room, wait)
         except UnavailableError as error:
+            now = self._clock.monotonic()
+            self._away = now if self._away is None else self._away
+            if now - self._away >= 2 * self._settings.commit_timeout:
+                raise
             _log.warning("the queue is away: %s", error)
             self._pause(_PAUSE_SECONDS)
-            return 0
+            return None
+        self._away = None
         if received:
             self._take_in(received)
         return len(received)
@@ -217,44 +210,37 @@ class Coordinator:
             pool=self._pool,
         )
         if found.bad:
-            self._ask(FailAnnouncements(self._source.id, found.bad))
+            self._shared.fail_announcements(found.bad)
             self._count(failed=len(found.bad))
             for bad in found.bad:
                 _log.warning("message %s could not be read: %s", bad.announced_by, bad.error)
         # Of two messages with one id the first one is the data.
         self._inline = found.inline | self._inline
-        shards = self._open([each for named in found.named for each in named.shards])
+        shards = self._shared.open([each for named in found.named for each in named.shards])
         acknowledge: list[Received] = []
         drop: list[Received] = []
         for named in found.named:
             self._named[named.received.id] = named.shards
             mine = [shards[each.id] for each in named.shards]
-            self._count(duplicates=sum(self._is_duplicate(named.received, each) for each in mine))
+            if self._is_new(named.received):
+                self._count(duplicates=sum(self._is_duplicate(named.received, m) for m in mine))
             through = self._local.add(named.received, mine)
             acknowledge += through.acknowledge
             drop += through.drop
         self._own()
         self._through(Through(acknowledge, drop))
 
+    def _is_new(self, received: Received) -> bool:
+        """Not one that came to this run before: a lease may end before its acknowledgement."""
+        known = received.id in self._seen
+        self._seen[received.id] = None
+        while len(self._seen) > _SEEN_MAX:
+            del self._seen[next(iter(self._seen))]
+        return not known
+
     def _is_duplicate(self, received: Received, shard: Shard) -> bool:
         here = self._local.messages_of(shard.id)
         return shard.phase == "eof" or any(each.id != received.id for each in here)
-
-    def _open(self, wanted: Iterable[ShardOpen]) -> dict[str, Shard]:
-        """Each under its id, as it is after opening and, where its owner is gone, acquiring."""
-        distinct = list({each.id: each for each in wanted}.values())
-        shards: dict[str, Shard] = {}
-        for part in _parts(distinct):
-            opened = self._ask(
-                OpenShards(self._source.id, self._token, self._settings.stale_ms, part)
-            )
-            shards |= {each.id: each for each in opened.shards}
-        for taken in _parts(takeovers(shards.values())):
-            acquired = self._ask(
-                AcquireShards(self._source.id, self._token, self._settings.stale_ms, taken)
-            )
-            shards |= {each.id: each for each in acquired.shards}
-        return shards
 
     def _through(self, through: Through) -> None:
         """Acknowledge what is done; leave to others what is theirs."""
@@ -307,7 +293,7 @@ class Coordinator:
             rows=sum(move.rows for move in loaded.moves),
             bytes=loaded.bytes,
             splits=loaded.splits,
-            publishes=1 if loaded.moves else 0,
+            publishes=loaded.publishes,
         )
         again = [*on, *(shards[each] for each in loaded.again)]
         self._local.again(again)
@@ -317,7 +303,7 @@ class Coordinator:
         if loaded.resolved:
             self._resolve(loaded.resolved, shards)
         if loaded.failures:
-            self._fail(loaded, shards)
+            self._fail(loaded.failures)
         self._end(ended)
         self._through(self._local.drop(loaded.lost))
         self._own()
@@ -342,22 +328,19 @@ class Coordinator:
     def _end(self, ids: Sequence[str]) -> None:
         self._through(self._local.end(ids))
 
-    def _fail(self, loaded: Loaded, shards: dict[str, Shard]) -> None:
-        failures = [
-            Failure(shard, result.error, result.final) for shard, result in loaded.failures.items()
-        ]
+    def _fail(self, failed: Mapping[str, PieceResult]) -> None:
+        """Count what went wrong with these shards; who has not failed for good is tried again."""
+        failures = [Failure(shard, result.error, result.final) for shard, result in failed.items()]
         for each in failures:
             _log.warning("%s failed: %s", each.id, each.error)
-        told: list[Shard] = []
-        for part in _parts(failures):
-            told += self._ask(FailShards(self._source.id, self._token, part)).shards
+        told = self._shared.fail(failures)
         now = self._clock.monotonic()
-        ended, lost = [], set(loaded.failures)
+        ended, lost = [], set(failed)
         for shard in told:
             if shard.phase != "open":
                 ended.append(shard.id)
             elif shard.token == "":
-                pause = self._settings.retry_delay * 2 ** (shard.failures - 1)
+                pause = self._settings.retry_delay * 2 ** min(shard.failures - 1, 16)
                 self._later[shard.id] = (now + min(pause, _RETRY_SECONDS_MAX), shard)
             else:
                 continue
@@ -375,7 +358,7 @@ class Coordinator:
             return
         for shard in due:
             del self._later[shard.id]
-        opened = self._open([_reopened(shard) for shard in due])
+        opened = self._shared.open([_reopened(shard) for shard in due])
         self._again(opened.values())
         self._own()
 
@@ -397,36 +380,17 @@ class Coordinator:
                 # With all that it names: another one may keep it from being acknowledged.
                 named = [each for each in self._named[received.id] if each.id != old] + [new]
                 self._named[received.id] = named
-                self._through(self._local.add(received, self._open(named).values()))
-        moves = [Move(old, shards[old].position, EOF, 0) for old in resolved]
-        self._ask(
-            Publish(
-                self._source.id,
-                self._token,
-                self._clock.entropy(16).hex(),
-                None,
-                self._ask(GetSchema(self._source.id)).version,
-                [],
-                moves,
-            )
-        )
-        self._end(list(resolved))
+                self._through(self._local.add(received, self._shared.open(named).values()))
+        if self._shared.end([shards[old] for old in resolved]):
+            self._end(list(resolved))
+        else:
+            self._through(self._local.drop(list(resolved)))
 
     # -- the table
 
     def _export(self) -> None:
-        self.target.export(self._publishes, self._schema, self._mark, self._exported)
-
-    def _publishes(self, after: int, limit: int) -> Any:
-        return self._ask(ListPublishes(self._source.id, after, limit)).rows
-
-    def _schema(self) -> str:
-        return str(self._ask(GetSchema(self._source.id)).schema)
-
-    def _mark(self, sequence: int) -> None:
-        if sequence > self._exported:
-            self._ask(MarkExported(self._source.id, sequence))
-            self._exported = sequence
+        shared = self._shared
+        self.target.export(shared.publishes, shared.schema, shared.mark, shared.exported)
 
     def _cleanup(self) -> None:
         try:
@@ -441,34 +405,13 @@ class Coordinator:
         later = self._later.keys()
         self._keeper.own(each.id for each in self._local.working() if each.id not in later)
 
-    def _beat(self, shards: list[str], stagings: list[int]) -> Beaten:
-        lost: list[str] = []
-        beaten = Beaten([], [])
-        for part in _parts(shards) or [[]]:
-            beaten = self._asked(Beat(self._source.id, self._token, part, stagings))
-            lost += beaten.lost
-        return Beaten(lost, beaten.lost_stagings)
-
     def _release(self) -> None:
-        """What was not loaded: others need not wait until it is stale."""
+        """What was not loaded."""
         mine = [each.id for each in self._local.working()]
         try:
-            for part in _parts(mine):
-                self._asked(ReleaseShards(self._source.id, self._token, part))
+            self._shared.release(mine)
         except UnavailableError as error:
             _log.warning("%d files could not be released: %s", len(mine), error)
-
-    def _ask(self, request: Ask[R]) -> R:
-        """Again and again while the broker is away: every request may be repeated. After twice the
-        commit timeout others may have what is in hand here, so there is no sense in going on."""
-        until = self._clock.monotonic() + 2 * self._settings.commit_timeout
-        while True:
-            try:
-                return self._asked(request)  # type: ignore[no-any-return]
-            except UnavailableError:
-                if self._clock.monotonic() >= until:
-                    raise
-                self._pause(_PAUSE_SECONDS)
 
     def _pause(self, seconds: float) -> None:
         # Not on the event of stop(): what is under way is brought to its end.
@@ -486,10 +429,3 @@ class Coordinator:
 def _reopened(shard: Shard) -> ShardOpen:
     assert shard.kind != "announcement", "those are failed for good"
     return ShardOpen(shard.id, shard.uri, shard.etag, shard.announced_by, shard.kind)
-
-
-T = TypeVar("T")
-
-
-def _parts(items: Sequence[T]) -> list[list[T]]:
-    return [list(items[at : at + _REQUEST_MAX]) for at in range(0, len(items), _REQUEST_MAX)]

@@ -11,7 +11,6 @@ Values       An empty field is null, a quoted empty one is an empty text. Number
 
 from __future__ import annotations
 
-import csv
 import io
 import re
 from collections.abc import Sequence
@@ -61,7 +60,7 @@ def header_of(first: bytes, dialect: Dialect) -> list[str]:
     fields = _fields(first.decode(errors="backslashreplace"), dialect)
     if not dialect.header:
         return [f"_c{number}" for number in range(len(fields))]
-    names = [name.strip() or f"_c{number}" for number, name in enumerate(fields)]
+    names = [(name or "").strip() or f"_c{number}" for number, name in enumerate(fields)]
     doubled = sorted({name for name in names if names.count(name) > 1})
     if doubled:
         raise InvalidError(f"the header names a column twice: {', '.join(doubled)}")
@@ -138,6 +137,10 @@ def _quick(
         return "skip"
 
     data = records.span()
+    if data.count(b"\r") != data.count(b"\r\n"):
+        return None  # Arrow takes a carriage return alone for the end of a record
+    if not _fields(records.part(records.count - 1, records.count).texts()[0], dialect):
+        return None  # and a quote that stays open for one that was closed
     names = [str(number) for number in range(len(header))]
     try:
         table = pacsv.read_csv(
@@ -180,7 +183,7 @@ def _slow(
     whole = np.ones(records.count, np.bool_)
     rows: list[list[str | None]] = []
     for at, text in enumerate(records.texts()):
-        fields: list[str | None] = [field or None for field in _fields(text, dialect)]
+        fields = _fields(text, dialect)
         whole[at] = len(fields) == len(header) and _is_text(records.line(at))
         rows.append(fields if len(fields) == len(header) else [None] * len(header))
     return [pa.array([row[at] for row in rows], pa.string()) for at in range(len(header))], whole
@@ -194,19 +197,35 @@ def _is_text(record: bytes) -> bool:
     return True
 
 
-def _fields(text: str, dialect: Dialect) -> list[str]:
-    reader = csv.reader(
-        io.StringIO(text, newline=""),
-        delimiter=dialect.delimiter,
-        quotechar=dialect.quote or None,
-        quoting=csv.QUOTE_MINIMAL if dialect.quote else csv.QUOTE_NONE,
-    )
-    try:
-        rows = list(reader)
-    except csv.Error:
-        return []
-    # A lone carriage return ends a record for Python's reader; here it is one that does not fit.
-    return rows[0] if len(rows) == 1 else []
+def _fields(text: str, dialect: Dialect) -> list[str | None]:
+    """Of one record. An empty one is None, a quoted empty one is not; [] if a quote stays open."""
+    fields: list[str | None] = []
+    at = 0
+    while True:
+        value, after = "", at
+        quoted = bool(dialect.quote) and text.startswith(dialect.quote, at)
+        if quoted:
+            value, after = _unquoted(text, at + 1, dialect.quote)
+            if after < 0:
+                return []
+        end = text.find(dialect.delimiter, after)
+        end = len(text) if end < 0 else end
+        value += text[after:end]
+        fields.append(value if value or quoted else None)
+        if end == len(text):
+            return fields
+        at = end + 1
+
+
+def _unquoted(text: str, at: int, quote: str) -> tuple[str, int]:
+    """What stands from here to the closing quote. -> (it, where it goes on; -1: there is none)"""
+    parts = []
+    while (end := text.find(quote, at)) >= 0:
+        parts.append(text[at:end])
+        if not text.startswith(quote, end + 1):
+            return quote.join(parts), end + 1
+        at = end + 2
+    return "", -1
 
 
 # -- text into values

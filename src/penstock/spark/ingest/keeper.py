@@ -29,6 +29,8 @@ _log = logging.getLogger("penstock")
 _RETRY_SECONDS = 1.0
 #: Extensions under way at once: of a queue behind a network each is a round trip.
 _CALLS = 8
+#: Extensions between two looks at what else is due.
+_EXTENSIONS = 64
 
 
 class Keeper:
@@ -133,9 +135,10 @@ class Keeper:
         try:
             next_beat = self._clock.monotonic() + self._beat_seconds
             while self._wait(next_beat):
-                self._extend()
+                # First: a late beat loses files, a late extension has them announced twice.
                 if self._clock.monotonic() >= next_beat:
                     next_beat = self._clock.monotonic() + self._send_beat()
+                self._extend()
         except BaseException as error:
             # Told by check(): the run must not go on without signs of life.
             self._error = error
@@ -165,7 +168,9 @@ class Keeper:
                 for lease in self._leases.values()
                 if self._next_at(lease) <= now and (seconds := lease.due(now)) is not None
             ]
-        for _ in self._pool.map(lambda each: self._extend_one(*each), due):
+        due.sort(key=lambda each: each[0].deadline)
+        # A part of them: a thousand calls must not keep the next beat waiting.
+        for _ in self._pool.map(lambda each: self._extend_one(*each), due[:_EXTENSIONS]):
             pass
 
     def _extend_one(self, lease: Lease, seconds: float) -> None:

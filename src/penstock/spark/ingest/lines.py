@@ -63,7 +63,7 @@ class Lines(msgspec.Struct, frozen=True, eq=False):
 def split_lines(data: bytes, quoting: Quoting | None = None) -> Lines:
     """All lines, or records; what is behind the last line feed is one, too."""
     octets = np.frombuffer(data, np.uint8)
-    ends, _ = _line_feeds(data, octets, quoting)
+    ends = _line_feeds(data, octets, quoting)
     if not len(ends) or ends[-1] != len(data) - 1:
         ends = np.append(ends, len(data))
     starts = np.concatenate((np.zeros(1, np.int64), ends[:-1] + 1))
@@ -77,7 +77,7 @@ def cut(data: bytes, quoting: Quoting | None = None) -> int:
     """How many bytes of `data` are whole lines."""
     if quoting is None or quoting.quote not in data:
         return data.rfind(b"\n") + 1
-    ends, _ = _line_feeds(data, np.frombuffer(data, np.uint8), quoting)
+    ends = _line_feeds(data, np.frombuffer(data, np.uint8), quoting)
     return int(ends[-1]) + 1 if len(ends) else 0
 
 
@@ -94,17 +94,15 @@ def without_blank(lines: Lines) -> Lines:
     return lines if keep.all() else lines.only(keep)
 
 
-def _line_feeds(data: bytes, octets: Octets, quoting: Quoting | None) -> tuple[Offsets, bool]:
-    """Those that end a line. -> (offsets, whether a quote is open at the end)"""
+def _line_feeds(data: bytes, octets: Octets, quoting: Quoting | None) -> Offsets:
+    """Those that end a line."""
     ends = np.flatnonzero(octets == LF).astype(np.int64)
     if quoting is None or quoting.quote not in data:
-        return ends, False
+        return ends
     opened, closed = _quoted(octets, quoting)
-    if not opened:
-        return ends, False
     # Within quotes: more of them were opened than closed before it.
     inside = np.searchsorted(opened, ends) > np.searchsorted(closed, ends)
-    return ends[~inside], len(opened) > len(closed)
+    return ends[~inside]
 
 
 def _quoted(octets: Octets, quoting: Quoting) -> tuple[list[int], list[int]]:

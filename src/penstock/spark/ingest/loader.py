@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any, TypeVar
@@ -30,10 +29,8 @@ from penstock.source.requests import (
     Ask,
     BeginStaging,
     FinishStagings,
-    GetSchema,
     Move,
     Publish,
-    PutSchema,
     Refused,
     RevokeStagings,
     Shard,
@@ -46,23 +43,11 @@ from penstock.spark.ingest.files import Stat, compression_of, stat
 from penstock.spark.ingest.options import Settings
 from penstock.spark.ingest.pieces import Outcome, PieceResult, Plan, Work, outcome, plan
 from penstock.spark.ingest.readers import row_group_bytes
-from penstock.spark.ingest.schema import (
-    TEXT,
-    from_text,
-    merge_schemas,
-    settle,
-    to_text,
-    widens,
-)
+from penstock.spark.ingest.schema import merge_schemas, settle
+from penstock.spark.ingest.sparkjob import TaskRunner, crashes, reason_of, run_job
+from penstock.spark.ingest.storedschema import StoredSchema
 from penstock.spark.ingest.tablefolder import remove, staging_folder
-from penstock.spark.ingest.task import (
-    Job,
-    TaskResult,
-    TaskRunner,
-    pack_schema,
-    run_job,
-    unpack_schema,
-)
+from penstock.spark.ingest.task import Job, TaskResult, pack_schema, unpack_schema
 
 _log = logging.getLogger("penstock")
 
@@ -84,6 +69,7 @@ class Loaded(msgspec.Struct, frozen=True):
     lost: list[str] = []  # to another process
     bytes: int = 0  # of the files that were read
     splits: int = 0
+    publishes: int = 0
 
     def and_also(self, other: Loaded) -> Loaded:
         return Loaded(
@@ -94,6 +80,7 @@ class Loaded(msgspec.Struct, frozen=True):
             self.lost + other.lost,
             self.bytes + other.bytes,
             self.splits + other.splits,
+            self.publishes + other.publishes,
         )
 
 
@@ -110,7 +97,7 @@ class Loader:
         clock: Clock,
         staged: Callable[[list[int]], None],
         sent: Callable[[Sequence[Move]], None],
-        accept: Callable[[pa.Schema], None],
+        schema: StoredSchema,
     ) -> None:
         self._settings = settings
         self._source = source
@@ -122,60 +109,15 @@ class Loader:
         #: Told which stagings are to be kept alive, and what is read and about to be published.
         self._staged = staged
         self._sent = sent
-        #: Raises if the table cannot have these columns.
-        self._accept = accept
         self._name = hashlib.blake2s(app_id(source).encode(), digest_size=6).hexdigest()
-        self._version = source.schema_version
-        self._columns = from_text(source.schema) if source.schema_version else None
+        self.schema = schema
 
-    @property
-    def columns(self) -> pa.Schema | None:
-        """The newest schema that is known here; None: there is none yet."""
-        return self._columns
-
-    # -- the schema
-
-    def use_schema(self, given: pa.Schema | None) -> None:
-        """Before the first batch: a schema that the user gave, or that the format has."""
-        if self._settings.reading.format == "text":
-            given = TEXT
-        while given is not None and given != self._columns:
-            if self._columns is not None and not widens(self._columns, given):
-                raise InvalidError(
-                    f"the source {self._source.name!r} has the schema {to_ddl(self._columns)}, not "
-                    f"{to_ddl(given)}",
-                    hint="columns can be added behind those; for anything else take another table",
-                )
-            self._accept(given)
-            self._put_schema(given)
-
-    def _put_schema(self, columns: pa.Schema) -> None:
-        """The next version, unless somebody was faster; then theirs is known here now."""
-        stored = self._ask(PutSchema(self._source.id, self._version, to_text(columns)))
-        self._version, self._columns = stored.version, from_text(stored.schema)
-
-    def _read_schema(self) -> None:
-        stored = self._ask(GetSchema(self._source.id))
-        self._version = stored.version
-        self._columns = from_text(stored.schema) if stored.version else None
-
-    def _infer(self, works: Sequence[Work], planned: Plan) -> None:
-        """From the files of this batch; of one that has none it stays unknown."""
-        reading = self._settings.reading
-        runner = TaskRunner(planned.tasks, None, reading)
-        results = run_job(self._spark, runner, len(planned.tasks))
+    def _infer(self, planned: Plan) -> None:
+        """The schema of the files of this batch; of one that has none it stays unknown."""
+        runner = TaskRunner(planned.tasks, None, self._settings.reading)
+        results = run_job(self._spark, runner)
         found = settle(merge_schemas(unpack_schema(each.schema) for each in results))
-        while True:
-            known = self._columns if self._columns is not None else pa.schema([])
-            names = {name.casefold() for name in known.names}
-            new = [field for field in found if field.name.casefold() not in names]
-            if not new:
-                return
-            wanted = pa.schema([*known, *new])
-            self._accept(wanted)
-            self._put_schema(wanted)
-            if not self._settings.evolve or self._columns == wanted:
-                return
+        self.schema.widen(found, evolve=self._settings.evolve)
 
     # -- a batch
 
@@ -254,15 +196,15 @@ class Loader:
         )
         staging: int | None = None
         try:
-            if self._columns is None or self._settings.evolve:
-                self._infer(works, planned)
+            if self.schema.columns is None or self._settings.evolve:
+                self._infer(planned)
             key = self._clock.entropy(16).hex()
             begun = self._ask(
                 BeginStaging(self._source.id, self._token, self._settings.stale_ms, key)
             )
             staging = begun.stagings[0].id
             self._staged([staging])
-            results = run_job(self._spark, self._runner(planned, staging), len(planned.tasks))
+            results = run_job(self._spark, self._runner(planned, staging))
         except crashes() as error:
             if staging is not None:
                 self.discard(staging)
@@ -276,7 +218,7 @@ class Loader:
         return self._publish(works, staging, planned, results)
 
     def _runner(self, planned: Plan, staging: int) -> TaskRunner:
-        columns = self._columns if self._columns is not None else pa.schema([])
+        columns = self.schema.columns if self.schema.columns is not None else pa.schema([])
         job = Job(
             self._settings.table,
             staging_folder(self._name, staging),
@@ -303,7 +245,7 @@ class Loader:
                 self._token,
                 self._clock.entropy(16).hex(),
                 staging,
-                self._version,
+                self.schema.version,
                 splits,
                 found.moves,
             )
@@ -320,6 +262,7 @@ class Loader:
             failures=found.failures,
             bytes=_bytes(works, found.moves),
             splits=len(splits),
+            publishes=1,
         )
 
     def _splits(self, found: Outcome, planned: Plan, results: Sequence[TaskResult]) -> list[Split]:
@@ -339,7 +282,7 @@ class Loader:
             len(found.moves) - len(answer.losers),
         )
         if answer.reason == "schema":
-            self._read_schema()
+            self.schema.refresh()
         lost = set(answer.losers)
         return Loaded(
             failures=found.failures,
@@ -378,7 +321,7 @@ class Loader:
     def _halve(self, works: Sequence[Work], error: BaseException) -> Loaded:
         reason = reason_of(error)
         try:
-            run_job(self._spark, TaskRunner([[]], None, self._settings.reading), 1)
+            run_job(self._spark, TaskRunner([[]], None, self._settings.reading))
         except crashes():
             raise UnavailableError(
                 f"Spark cannot run Python tasks: {reason}",
@@ -393,30 +336,6 @@ class Loader:
         return self._load(works[:half]).and_also(self._load(works[half:]))
 
 
-def crashes() -> tuple[type[BaseException], ...]:
-    """What a job ends with when one of its tasks did; a worker that died, for example."""
-    from py4j.protocol import Py4JError  # type: ignore[import-untyped]
-    from pyspark.errors import PySparkException
-
-    return (Py4JError, PySparkException)
-
-
-#: Of the many lines that a failed job tells: what a Python task or its worker died of.
-_REASONS = (
-    re.compile(
-        r"^(?:[a-z_]\w*\.)*(?!Py4J)[A-Z]\w*(?:Error|Exception): (?!Traceback).+", re.MULTILINE
-    ),
-    re.compile(r"Python worker exited unexpectedly[^\n]*"),
-    re.compile(r"^\S.*", re.MULTILINE),
-)
-
-
-def reason_of(error: BaseException) -> str:
-    text = str(error)
-    found = next((match for match in (each.search(text) for each in _REASONS) if match), None)
-    return type(error).__name__ if found is None else found[0][:500]
-
-
 def _bytes(works: Sequence[Work], moves: Sequence[Move]) -> int:
     """How much of the files was read, as they are stored."""
     by_id = {work.id: work for work in works}
@@ -429,7 +348,3 @@ def _bytes(works: Sequence[Work], moves: Sequence[Move]) -> int:
         else:
             total += (work.size if end is None else end) - work.offset
     return total
-
-
-def to_ddl(columns: pa.Schema) -> str:
-    return ", ".join(f"{field.name} {field.type}" for field in columns)

@@ -58,7 +58,7 @@ class Piece(msgspec.Struct, frozen=True):
     aligned: bool = True
     version: str | None = None
     data: bytes | None = None
-    #: One of several of its file: it has splits of its own, which are left out if another fails.
+    #: One of several of its file: they share splits with no other, for none counts if one fails.
     alone: bool = False
 
 

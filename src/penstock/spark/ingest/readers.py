@@ -112,13 +112,15 @@ class PieceReader:
             while piece.end is None or position < piece.end:
                 chunk = file.read(BLOCK_BYTES)
                 buffer += chunk
-                whole = self._whole(buffer, position, quoting) if chunk else len(buffer)
+                whole = self._whole(buffer, position, quoting)
+                if not chunk and not whole:
+                    whole = len(buffer)  # the last line has no line feed
                 if whole:
                     yield _split(buffer[:whole], position, quoting)
                     position, buffer = position + whole, buffer[whole:]
                 elif len(buffer) > LINE_BYTES_MAX:
                     raise InvalidError(f"{piece.uri}: a line of more than {LINE_BYTES_MAX:,} bytes")
-                if not chunk:
+                if not chunk and not buffer:
                     break
             # Ranges end where the next line begins; a file that is read to its end has no next one.
             if piece.end is not None:

@@ -30,7 +30,7 @@ from penstock.spark.ingest.options import (
     check_seconds,
 )
 from penstock.spark.ingest.report import Report
-from penstock.spark.ingest.schema import given_schema, simple_fields
+from penstock.spark.ingest.schema import TEXT, given_schema, simple_fields
 from penstock.spark.ingest.tablefolder import table_uri
 from penstock.spark.queueports import open_queue
 from penstock.spark.session import session
@@ -182,10 +182,13 @@ class Ingest:
                     f"a CSV file cannot hold the columns {', '.join(nested)}",
                     hint="take text, and parse it in Spark",
                 )
-        known = coordinator.loader.columns
+        if self._settings.reading.format == "text":
+            given = TEXT
+        known = coordinator.schema.columns
         if given is None and known is None:
             # A table that was there before has columns: what is loaded fits them, or is rescued.
             given = coordinator.target.columns()
         if known is not None:
             coordinator.target.check(known)
-        coordinator.loader.use_schema(given)
+        if given is not None:
+            coordinator.schema.use(given)

@@ -2,9 +2,9 @@
 
 Contract     run_task(job, pieces): Parquet splits in the staging's folder, durable, and a result
              for each piece. A file that cannot be read spoils nothing but itself: its rows are in
-             no split that is reported. A table that cannot be written is a `fault` of the task, for
-             that is no file's. A task that Spark repeats writes other names; what its first try
-             left goes with the staging.
+             no split that is reported. A table that cannot be written is an UnavailableError, for
+             that is no file's fault. A task that Spark repeats writes other names; what its first
+             try left goes with the staging.
 Splits       Small files share one, a row group having many of them; what is large gets its own.
 """
 
@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.errors import InvalidError, PenstockError, UnavailableError
+from penstock.errors import InvalidError, PenstockError
 from penstock.source.requests import Split
 from penstock.spark.ingest.pieces import Piece, PieceResult
 from penstock.spark.ingest.readers import PieceReader, Reading
@@ -74,7 +74,7 @@ class SplitWriter:
         self._pieces: list[int] = []
         self._sink: pa.BufferOutputStream | None = None
         self._writer: pq.ParquetWriter | None = None
-        self.splits: list[NamedSplit] = []
+        self._splits: list[NamedSplit] = []
 
     def add(self, piece: int, table: pa.Table) -> None:
         if piece not in self._pieces[-1:]:
@@ -87,7 +87,7 @@ class SplitWriter:
             self._flush()
             assert self._sink is not None
             if self._sink.tell() >= SPLIT_BYTES:
-                self.close()
+                self._close()
                 self._pieces = [piece]
 
     def _flush(self) -> None:
@@ -100,8 +100,12 @@ class SplitWriter:
         self._writer.write_table(table, row_group_size=max(1, len(table)))
         self._gathered, self._gathered_bytes = [], 0
 
-    def close(self) -> None:
-        """What was added is in splits now; another may begin."""
+    def finished(self) -> list[NamedSplit]:
+        """All that was added is in these."""
+        self._close()
+        return self._splits
+
+    def _close(self) -> None:
         self._flush()
         if self._writer is None:
             return
@@ -112,7 +116,7 @@ class SplitWriter:
         put(self._job.table, path, data)
         metadata = pq.read_metadata(pa.BufferReader(data))
         split = Split(path, metadata.num_rows, data.size, statistics(metadata, self._schema))
-        self.splits.append(NamedSplit(split, self._pieces))
+        self._splits.append(NamedSplit(split, self._pieces))
         self._writer, self._sink, self._pieces = None, None, []
 
 
@@ -120,10 +124,18 @@ def run_task(job: Job, pieces: Sequence[Piece]) -> TaskResult:
     columns = unpack_schema(job.schema)
     schema = table_schema(columns)
     shared = SplitWriter(job, schema)
+    # Ranges of one file share splits with each other, for they are published together or not. They
+    # follow one another, so one of these is open at a time.
+    ranged: dict[tuple[str, str | None], SplitWriter] = {}
     splits: list[NamedSplit] = []
     results = []
     for piece in pieces:
         own = SplitWriter(job, schema)
+        if piece.alone:
+            file = (piece.uri, piece.version)
+            for other in [each for each in ranged if each != file]:
+                splits += ranged.pop(other).finished()
+            own = ranged.setdefault(file, own)
         reader = PieceReader(piece, job.reading)
         held: list[pa.Table] | None = None if piece.alone else []
         held_bytes = rows = 0
@@ -138,8 +150,8 @@ def run_task(job: Job, pieces: Sequence[Piece]) -> TaskResult:
             if table is None:
                 for each in held or ():
                     shared.add(piece.number, each)
-                own.close()
-                splits += own.splits
+                if not piece.alone:
+                    splits += own.finished()
                 results.append(PieceResult(piece.number, rows, reader.end))
                 break
             table = with_file(table, piece.uri, schema)
@@ -153,8 +165,9 @@ def run_task(job: Job, pieces: Sequence[Piece]) -> TaskResult:
                     held = None
             else:
                 own.add(piece.number, table)
-    shared.close()
-    return TaskResult(splits + shared.splits, results)
+    for writer in (*ranged.values(), shared):
+        splits += writer.finished()
+    return TaskResult(splits, results)
 
 
 def infer_task(reading: Reading, pieces: Sequence[Piece]) -> TaskResult:
@@ -203,45 +216,3 @@ def statistics(metadata: Any, schema: pa.Schema) -> str:
             "nullCount": nulls,
         }
     )
-
-
-# -- in Spark
-
-
-class TaskRunner:
-    """The function of a Spark job: task n does the nth list of pieces."""
-
-    def __init__(self, tasks: list[list[Piece]], job: Job | None, reading: Reading) -> None:
-        self._tasks = msgspec.msgpack.encode(tasks)
-        self._job = job
-        self._reading = reading
-
-    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        tasks = msgspec.msgpack.decode(self._tasks, type=list[list[Piece]])
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                pieces = tasks[number]
-                if self._job is None:
-                    result = infer_task(self._reading, pieces)
-                else:
-                    try:
-                        result = run_task(self._job, pieces)
-                    except UnavailableError as error:
-                        result = TaskResult(fault=str(error))
-                data = msgspec.msgpack.encode(result)
-                yield pa.RecordBatch.from_arrays([pa.array([data], pa.binary())], ["result"])
-
-    def __reduce__(self) -> Any:
-        from penstock.spark.ship import shipped
-
-        return shipped(self)
-
-
-def run_job(spark: Any, runner: TaskRunner, tasks: int) -> list[TaskResult]:
-    """One Spark job, one partition per task."""
-
-    def work(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        return runner(batches)
-
-    frame = spark.range(0, tasks, 1, tasks).mapInArrow(work, "result binary")
-    return [msgspec.msgpack.decode(bytes(row.result), type=TaskResult) for row in frame.collect()]

@@ -54,6 +54,17 @@ def test_empty_is_null_and_quoted_empty_is_empty() -> None:
     ]
 
 
+def test_a_carriage_return_alone_ends_no_record() -> None:
+    rows = parse(b'1,a\rb\r\n2,""\r\n3,"c\rd"x\r\n4,\r\n')
+    assert [row.get("name") for row in rows] == ["a\rb", "", "c\rdx", None]
+    assert all("_rescued_data" not in row for row in rows)
+
+
+def test_a_quote_that_stays_open_is_rescued_with_all_behind_it() -> None:
+    rows = parse(b'1,a\n2,"b\n3,c\n')
+    assert [row.get("_rescued_data") for row in rows] == [None, '2,"b\n3,c\n']
+
+
 def test_fields_go_to_columns_by_name() -> None:
     (row,) = parse(b"x,7\n", header=["name", "id"])
     assert (row["id"], row["name"]) == (7, "x")

@@ -155,9 +155,22 @@ def test_times_days_decimals_bytes_and_maps_are_read_as_spark_reads_them() -> No
     assert row == {"_rescued_data": '{"f":1e50}', "_position": 0}
 
 
-def test_a_number_too_large_for_a_double_is_rescued_not_infinite() -> None:
-    (row,) = parse(b'{"f":1e400}', pa.schema([("f", pa.float64())]))
-    assert row == {"_rescued_data": '{"f":1e400}', "_position": 0}
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.float64(), "1e400"),
+        (pa.float32(), "1e50"),
+        (pa.list_(pa.field("element", pa.float32())), "[1e50]"),
+        (pa.struct([("x", pa.float32())]), '{"x":1e50}'),
+    ],
+)
+def test_a_number_too_large_for_its_type_is_rescued_not_infinite(
+    kind: pa.DataType, value: str
+) -> None:
+    line = f'{{"f":{value},"id":1}}'
+    (row,) = parse(line.encode(), pa.schema([("f", kind), ("id", pa.int64())]))
+    assert (row["id"], row["_rescued_data"]) == (1, line)
+    assert "inf" not in str(row.get("f"))
 
 
 def test_the_narrowest_types_are_inferred_and_texts_stay_texts() -> None:

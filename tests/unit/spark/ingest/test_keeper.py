@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 
+import msgspec
 import pytest
 
 from penstock.clock import SystemClock
@@ -13,13 +14,17 @@ from penstock.source.memoryqueue import MemoryQueue
 from penstock.source.queueport import Received
 from penstock.source.requests import Beaten
 from penstock.spark.ingest.keeper import Keeper
+from unit.spark.ingest.world import MovingClock
 
 
 class Watched(MemoryQueue):
-    """Counts extensions, and fails those that it is told to."""
+    """Counts extensions, and fails those that it is told to. With `told_lease` it lets the caller
+    believe that leases are short; its own are as long as a test wants, however busy the machine."""
 
-    def __init__(self, lease: float) -> None:
-        super().__init__(lease=lease)
+    def __init__(self, lease: float, told_lease: float | None = None) -> None:
+        self.clock = MovingClock()
+        super().__init__(lease=lease, clock=self.clock)
+        self._told_lease = told_lease
         self.extended: list[float] = []
         self.failures = 0
         self.told = threading.Condition()
@@ -31,7 +36,8 @@ class Watched(MemoryQueue):
             if self.failures:
                 self.failures -= 1
                 raise UnavailableError("the queue is away")
-        return super().extend(received, seconds)
+        deadline = super().extend(received, seconds if self._told_lease is None else self._lease)
+        return deadline if self._told_lease is None else self.clock.monotonic() + self._told_lease
 
     def wait(self, count: int) -> None:
         with self.told:
@@ -67,15 +73,19 @@ def nothing(shards: list[str], stagings: list[int]) -> Beaten:
 def test_a_message_that_is_held_is_extended_again_and_again(
     start: Callable[..., Keeper],
 ) -> None:
-    queue = Watched(lease=0.2)
+    queue = Watched(lease=1000, told_lease=0.02)
     queue.send("a")
     keeper = start(queue, nothing)
-    received = queue.receive(1, 0)
-    keeper.hold(received)
+    (received,) = queue.receive(1, 0)
+    keeper.hold([msgspec.structs.replace(received, deadline=queue.clock.monotonic() + 0.02)])
     queue.wait(4)
-    assert queue.receive(1, 0) == []
-    keeper.drop(received)
-    assert len(queue.receive(1, 60)) == 1  # left alone, it comes again
+    assert queue.extended[:4] == [0.2] * 4
+    keeper.drop([received])
+    keeper.stop()
+    count = len(queue.extended)
+    queue.clock.moved += 1001
+    assert len(queue.receive(1, 0)) == 1  # left alone, it comes again
+    assert len(queue.extended) == count
 
 
 def test_the_last_extension_is_the_last(start: Callable[..., Keeper]) -> None:

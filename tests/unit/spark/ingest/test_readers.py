@@ -63,6 +63,10 @@ def test_whatever_the_cuts_every_line_is_in_one_piece(
         second, last = values(Piece(1, uri, cut, None, aligned=False))
         assert first + second == whole, cut
         assert last is None
+        for later in range(cut + 1, len(text)):
+            between, _ = values(Piece(1, uri, cut, later, aligned=False))
+            rest, _ = values(Piece(2, uri, later, None, aligned=False))
+            assert first + between + rest == whole, (cut, later)
         # A later batch begins where the first one says.
         assert middle is not None
         assert first + values(Piece(0, uri, middle, None))[0] == whole

@@ -5,15 +5,21 @@ from __future__ import annotations
 import gzip
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from penstock.errors import ConflictError, InvalidError, NotFoundError
+from penstock.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
+from penstock.source.queueport import Received
 from penstock.source.requests import ReopenShard
+from penstock.spark.ingest import pieces, shared
+from penstock.spark.ingest.readers import PieceReader
+from penstock.spark.ingest.shared import Shared
 from unit.spark.ingest.world import World
 
 
@@ -131,6 +137,9 @@ def test_a_file_whose_version_was_unknown_ends_once_it_is_there(world: World) ->
     assert (report.files, report.rows, report.failed) == (2, 2, 0)
     assert world.ids() == [1, 2]
     assert {shard.phase for shard in world.shards().values()} == {"eof"}
+    world.queue.send(str(path))
+    assert world.ingest(identity="version").run(once=True).duplicates == 1
+    assert world.ids() == [1, 2]
     assert len(world.queue) == 0
 
 
@@ -166,21 +175,6 @@ def test_an_announcement_with_a_name_that_is_too_long_blocks_no_other(world: Wor
     assert len(world.queue) == 0
 
 
-def test_one_message_with_many_files_is_acknowledged_after_the_last(world: World) -> None:
-    for n in range(3):
-        world.write(f"{n}.json", {"id": n}, announce=False)
-    records = [
-        {
-            "eventName": "ObjectCreated:Put",
-            "s3": {"bucket": {"name": "b"}, "object": {"key": "k"}},
-        }
-    ]
-    world.queue.send(json.dumps({"Records": records}))
-    report = world.ingest(max_failures=1).run(once=True)
-    assert (report.files, report.failed) == (0, 1)
-    assert len(world.queue) == 0
-
-
 @pytest.mark.parametrize("ending", ["", ".gz"])
 def test_a_large_file_is_loaded_in_several_commits(world: World, ending: str) -> None:
     text = b"".join(json.dumps({"id": n}).encode() + b"\n" for n in range(500))
@@ -212,6 +206,29 @@ def test_a_large_parquet_file_is_loaded_by_row_groups(world: World) -> None:
     assert (report.files, report.rows) == (1, 100)
     assert report.publishes > 2
     assert world.rows("id", "_position") == [(n, n) for n in range(100)]
+
+
+def test_a_range_that_fails_leaves_out_the_other_ranges_of_its_file(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write("large.json", *({"id": n} for n in range(100)))
+    world.write("small.json", {"id": 100})
+    monkeypatch.setattr(pieces, "_RANGE_BYTES", 200)
+    tables = PieceReader.tables
+    failed: list[int] = []
+
+    def once(self: PieceReader, columns: pa.Schema) -> Iterator[pa.Table]:
+        if self._piece.start and not failed:
+            failed.append(self._piece.start)
+            raise UnavailableError("the store is away")
+        yield from tables(self, columns)
+
+    monkeypatch.setattr(PieceReader, "tables", once)
+    report = world.ingest(chunk_bytes=1000, schema=pa.schema([("id", pa.int64())])).run(once=True)
+    assert failed
+    assert (report.files, report.rows, report.failed) == (2, 101, 0)
+    assert world.ids() == list(range(101))
+    assert len(world.splits()) == DeltaTable(world.table_path).get_add_actions().num_rows
 
 
 def test_csv_text_and_their_options(world: World) -> None:
@@ -259,7 +276,9 @@ def test_columns_can_be_added_by_a_given_schema_but_not_changed(world: World) ->
     wider = pa.schema([("id", pa.int64()), ("name", pa.string())])
     world.write("b.json", {"id": 2, "name": "m"})
     world.ingest(schema=wider).run(once=True)
-    assert world.rows("id", "name") == [(1, None), (2, "m")]
+    world.write("c.json", {"id": 3, "name": "o"})
+    world.ingest(schema=pa.schema([("id", pa.int64())])).run(once=True)  # the wider one is used
+    assert world.rows("id", "name") == [(1, None), (2, "m"), (3, "o")]
     with pytest.raises(InvalidError, match="has the schema id int64, name string"):
         world.ingest(schema=pa.schema([("id", pa.string())])).run(once=True)
 
@@ -364,6 +383,56 @@ def test_a_source_keeps_its_table_and_identity(world: World) -> None:
         world.ingest(name="n", table=world.folder / "other").run(once=True)
     with pytest.raises(ConflictError):
         world.ingest(name="n", identity="version").run(once=True)
+
+
+def test_a_queue_that_is_away_for_a_moment_is_not_an_empty_one(world: World) -> None:
+    world.write("a.json", {"id": 1})
+    receive = world.queue.receive
+    calls: list[int] = []
+
+    def away(max_messages: int, wait: float) -> list[Received]:
+        calls.append(max_messages)
+        if len(calls) == 1:
+            raise UnavailableError("nobody answers")
+        return receive(max_messages, wait)
+
+    world.queue.receive = away  # type: ignore[method-assign]
+    assert world.ingest().run(once=True).files == 1
+
+    def gone(max_messages: int, wait: float) -> list[Received]:
+        raise UnavailableError("nobody answers")
+
+    world.queue.receive = gone  # type: ignore[method-assign]
+    with pytest.raises(UnavailableError, match="nobody answers"):
+        world.ingest(commit_timeout=0.05).run(once=True)
+
+
+def test_a_broker_that_is_away_for_a_moment_is_asked_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write("a.json", {"id": 1})
+    init = Shared.__init__
+    failed: set[str] = set()
+
+    def unsteady(self: Shared, *arguments: Any, ask: Any, **more: Any) -> None:
+        def lose(request: Any) -> Any:
+            answer = ask(request)
+            name = type(request).__name__
+            if name not in failed:
+                # The request was done, and its answer lost.
+                failed.add(name)
+                raise UnavailableError("no broker")
+            return answer
+
+        init(self, *arguments, ask=lose, **more)
+
+    monkeypatch.setattr(Shared, "__init__", unsteady)
+    monkeypatch.setattr(shared, "_PAUSE_SECONDS", 0.0)
+    report = world.ingest().run(once=True)
+    assert (report.files, report.rows) == (1, 1)
+    assert {"OpenShards", "BeginStaging", "Publish", "ListPublishes", "MarkExported"} <= failed
+    assert world.ids() == [1]
+    assert world.source().published == 1
 
 
 def test_progress_is_told_and_stop_ends_a_run_that_would_go_on(world: World) -> None:

@@ -34,6 +34,7 @@ from penstock.spark.ingest.delta import DeltaTarget
 from penstock.spark.ingest.files import Stat, stat
 from penstock.spark.ingest.keeper import Keeper
 from penstock.spark.ingest.schema import to_text
+from penstock.spark.ingest.shared import Shared
 from penstock.spark.ingest.task import Job, TaskResult
 from unit.spark.ingest.world import InProcessSpark, World
 
@@ -311,7 +312,7 @@ def test_killed_between_the_commit_of_the_table_and_its_mark(
     def die(self: object, sequence: int) -> None:
         raise Killed
 
-    monkeypatch.setattr(Coordinator, "_mark", die)
+    monkeypatch.setattr(Shared, "mark", die)
     with pytest.raises(Killed):
         world.ingest().run(once=True)
     monkeypatch.undo()

@@ -1,0 +1,336 @@
+"""Messages between the loop of a consumer, which polls and settles, and its workers.
+
+Contract     A worker calls `begin` for the next message (lanes.py: one key, one worker at a time)
+             and gives it back with `finish`, `fail` or `crash`; what became of it is a `Result` for
+             the loop. The loop is told by callbacks, which run on it: `on_results`, `on_room` (once
+             after `wants_room`), `on_stop`, `on_idle` (nothing runs after that), `on_doubt`.
+Sure         Nothing is begun that others may have taken for theirs: a process that was stopped for
+             longer than its heartbeat asks the broker first (`on_doubt`, then `heard`).
+Threads      Everything here may be called from any thread.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+
+import msgspec
+
+from penstock.broker.topicanswers import Effect, Failure, Refs
+from penstock.client.consume import reason_of
+from penstock.client.lanes import Lanes
+from penstock.client.topicshapes import TopicMessage
+from penstock.clock import Clock
+
+_log = logging.getLogger("penstock")
+
+
+#: How many full batches are held at most, while workers have nothing to do.
+BATCHES_MAX = 4
+
+
+class Manner(msgspec.Struct, frozen=True):
+    """How a consumer wants its messages."""
+
+    consumer: str
+    batch_size: int
+    ack: bool
+    tx: bool
+    workers: int
+    max_attempts: int
+    heartbeat_ms: int
+    slots: int | None
+
+
+class Result(msgspec.Struct, frozen=True):
+    """What became of a message."""
+
+    message: TopicMessage
+    effects: list[Effect] = []
+    error: str | None = None  # its handler failed
+
+
+def _nothing() -> None:
+    pass
+
+
+class Handling:
+    def __init__(
+        self, manner: Manner, clock: Clock, post: Callable[[Callable[[], object]], None]
+    ) -> None:
+        self.manner = manner
+        self._clock = clock
+        self._post = post
+        #: Guards everything; workers wait on the condition, so many of them now.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waiters = 0
+        self._lanes = Lanes(keyed=manner.workers > 1)
+        self._results: list[Result] = []
+        self._told = False  # the loop knows that there are results
+        self._hungry = False  # the loop waits for room
+        self._full = False  # the last poll gave as many as it could
+        self._sure_until = 0.0  # monotonic: nobody can have taken this consumer for dead
+        self._doubting = False  # the loop is asked to find out
+        self.stopped = False
+        #: Messages that had moved on when they were acknowledged or given back.
+        self.lost = 0
+        #: Why the consumer ended by itself.
+        self.error: BaseException | None = None
+        #: Whenever a worker may find something new to do; from any thread.
+        self.on_change: Callable[[], None] = _nothing
+        # On the loop.
+        self.on_results: Callable[[], None] = _nothing
+        self.on_room: Callable[[], None] = _nothing
+        self.on_idle: Callable[[], None] = _nothing
+        self.on_doubt: Callable[[], object] = _nothing
+        self.on_stop: Callable[[], object] = _nothing
+
+    # -- workers
+
+    def begin(self, *, wait: bool = True) -> TopicMessage | None:
+        """The next message; None at the end, or where there is none and nobody waits."""
+        with self._lock:
+            while True:
+                if self.stopped:
+                    return None
+                message = self._lanes.take() if self._is_sure() else None
+                if message is not None:
+                    break
+                if not wait:
+                    return None
+                self._waiters += 1
+                self._changed.wait()
+                self._waiters -= 1
+            fed = self._is_fed()
+        if fed:
+            self._post(self.on_room)
+        return message
+
+    def _is_sure(self) -> bool:
+        if self._clock.monotonic() < self._sure_until:
+            return True
+        if self._lanes.waiting and not self._doubting:
+            self._doubting = True
+            self._post(self.on_doubt)
+        return False
+
+    def finish(self, message: TopicMessage, effects: list[Effect]) -> None:
+        """Its handler has returned."""
+        with self._lock:
+            good = self._lanes.handled(message)
+            self._lanes.free(message)
+            if good and self.manner.ack:
+                self._results.append(Result(message, effects))
+            due = self._due()
+        self._tell(due)
+
+    def fail(self, message: TopicMessage, error: Exception, *, counts: bool = True) -> None:
+        """Its handler has raised. One that does not count is left as it is: it comes again."""
+        text = reason_of(error)
+        with self._lock:
+            good = self._lanes.handled(message)
+            if not (good and counts):
+                self._lanes.free(message)
+            elif self.manner.ack:
+                self._results.append(Result(message, error=text))  # its lane waits for the answer
+            else:
+                # It was acknowledged when it was handed out: nobody but this consumer can try.
+                again = message.attempt < self.manner.max_attempts
+                message.attempt += 1
+                self._lanes.free(message, again=again)
+                _log.warning("the handler of %r failed: %s", message, text)
+            due = self._due()
+        self._tell(due)
+
+    def crash(self, message: TopicMessage, error: BaseException) -> None:
+        """A worker is at its end, and so is the consumer; the message comes to another one."""
+        with self._lock:
+            self._lanes.handled(message)
+            self._lanes.free(message)
+            self.error = error
+        self.stop()
+        with self._lock:
+            due = self._due()
+        self._tell(due)
+
+    def stop(self) -> None:
+        """Nothing more is begun."""
+        with self._lock:
+            self.stopped = True
+            self._changed.notify_all()
+        self.on_change()
+        self._post(self.on_stop)
+
+    def _due(self) -> list[Callable[[], object]]:
+        """Something was handled: whom to tell. Another worker may go on, too."""
+        due: list[Callable[[], object]] = []
+        if self._results and not self._told:
+            self._told = True
+            due.append(self.on_results)
+        if self._is_fed():
+            due.append(self.on_room)
+        if self.stopped and not self._lanes.running:
+            due.append(self.on_idle)
+        self._wake()
+        return due
+
+    def _tell(self, due: list[Callable[[], object]]) -> None:
+        for callback in due:
+            self._post(callback)
+        if self._lanes.ready:
+            self.on_change()
+
+    def _wake(self) -> None:
+        """As many workers as there is something to do for."""
+        if self._waiters and self._lanes.ready:
+            self._changed.notify(self._lanes.ready)
+
+    # -- room
+
+    def wants_room(self) -> bool:
+        """Whether the loop has to wait for `on_room` before it polls more."""
+        with self._lock:
+            self._hungry = not self._has_room()
+            return self._hungry
+
+    def _is_fed(self) -> bool:
+        if self._hungry and self._has_room():
+            self._hungry = False
+            return True
+        return False
+
+    def _has_room(self) -> bool:
+        lanes, manner = self._lanes, self.manner
+        if not self._full:
+            return lanes.waiting == 0 and lanes.running < manner.workers
+        # There is more: fetch it while these are handled; and where one key has taken all the
+        # places, go on to others, as long as that is not without end.
+        idle = lanes.running < manner.workers and not lanes.ready
+        most = manner.batch_size * BATCHES_MAX if idle else manner.batch_size // 2
+        return lanes.waiting <= most
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing runs."""
+        return not self._lanes.running
+
+    # -- the loop
+
+    def heard(self, asked: float) -> None:
+        """The broker has answered what was asked at this moment: it knows that we live."""
+        with self._lock:
+            self._sure_until = max(self._sure_until, asked + self.manner.heartbeat_ms / 1000)
+            doubted, self._doubting = self._doubting, False
+            if doubted:
+                self._changed.notify_all()
+        if doubted:
+            self.on_change()
+
+    def add(self, messages: Sequence[TopicMessage]) -> None:
+        """What a poll gave."""
+        with self._lock:
+            self._full = len(messages) >= self.manner.batch_size
+            self._lanes.add(messages)
+            self._wake()
+        if messages:
+            self.on_change()
+
+    def drop(self, gone: Callable[[TopicMessage], bool]) -> list[TopicMessage]:
+        """What nobody has begun, and others are to have. -> those"""
+        if not self.manner.ack:
+            return []  # it was acknowledged when it was handed out: nobody else gets it
+        with self._lock:
+            dropped = self._lanes.drop(gone)
+            fed = self._is_fed()
+        if fed:
+            self._post(self.on_room)
+        return dropped
+
+    def clear(self) -> int:
+        """Everything that was polled is others' now. -> how many"""
+        with self._lock:
+            gone = self._lanes.clear() + len(self._results)
+            self._results.clear()
+            self.lost += gone
+        return gone
+
+    # -- results, for the loop
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether results should not wait for the next poll to take them along."""
+        with self._lock:
+            failed = any(each.error is not None for each in self._results)
+            polling = not self._lanes.waiting and not self._hungry
+            return self.manner.tx or failed or polling or self.stopped
+
+    def take_results(self) -> list[Result]:
+        """All; none: then `on_results` tells of the next ones."""
+        with self._lock:
+            results, self._results = self._results, []
+            self._told = bool(results)
+            return results
+
+    def take_done(self) -> list[TopicMessage]:
+        """Those that were finished; failures stay."""
+        with self._lock:
+            done = [each.message for each in self._results if each.error is None]
+            self._results = [each for each in self._results if each.error is not None]
+            return done
+
+    def put_back(self, results: list[Result]) -> None:
+        """They could not be settled: they are the first to be settled later."""
+        with self._lock:
+            self._results = results + self._results
+
+    def answered(self, failed: Sequence[TopicMessage], answers: Sequence[str]) -> None:
+        """What the broker says about failures; their keys go on."""
+        with self._lock:
+            for message, answer in zip(failed, answers, strict=True):
+                message.attempt += answer == "again"
+                self._lanes.free(message, again=answer == "again")
+            self._wake()
+        if failed:
+            self.on_change()
+
+    def redo(self, first: TopicMessage, pending: list[Result]) -> None:
+        """A message whose effects were not committed comes again, and after it whatever was handled
+        after it of its lane: results of that are dropped, in `pending` too."""
+        with self._lock:
+            first.attempt += 1
+            again = [first]
+            for results in (pending, self._results):
+                mine = [
+                    each.message for each in results
+                    if each.message is not first and self._lanes.are_one(each.message, first)
+                ]  # fmt: skip
+                again += mine
+                results[:] = [each for each in results if each.message not in mine]
+            self._lanes.redo(again)
+            self._wake()
+        self.on_change()
+
+
+def refs_of(messages: Sequence[TopicMessage]) -> list[Refs]:
+    """One for each job."""
+    jobs = {message._job for message in messages}
+    if len(jobs) > 1:
+        parts = [[message for message in messages if message._job == job] for job in sorted(jobs)]
+    else:
+        parts = [list(messages)] if messages else []
+    return [
+        Refs(
+            [message.offset for message in part],
+            [message._epoch for message in part],
+            part[0]._job,
+        )
+        for part in parts
+    ]
+
+
+def failure_of(result: Result) -> Failure:
+    message = result.message
+    assert result.error is not None
+    return Failure(message.offset, message._epoch, result.error, message._job)

@@ -1,0 +1,139 @@
+"""Handling: when workers get messages, when the loop is told, what is kept back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.client.handling import Handling, Manner
+from penstock.client.topicshapes import TopicMessage
+from penstock.clock import SystemClock
+
+
+class Time(SystemClock):
+    now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+class World:
+    """A consumer whose loop only notes what it was told."""
+
+    def __init__(self, **manner: Any) -> None:
+        usual = {"ack": True, "tx": False, "workers": 1, "max_attempts": 1, "batch_size": 4}
+        self.time = Time()
+        self.told: list[str] = []
+        self.handling = Handling(
+            Manner(consumer="c", heartbeat_ms=10_000, slots=None, **{**usual, **manner}),
+            self.time,
+            lambda callback: self._call(callback),
+        )
+        for name in ("results", "room", "idle", "doubt", "stop"):
+            setattr(self.handling, f"on_{name}", lambda name=name: self.told.append(name))
+        self.handling.heard(self.time.now)
+
+    def _call(self, callback: Callable[[], object]) -> None:
+        callback()
+
+    def add(self, *keys: str) -> list[TopicMessage]:
+        messages = [TopicMessage("t", 0, i, 1, 0, k.encode(), b"", 0) for i, k in enumerate(keys)]
+        self.handling.add(messages)
+        return messages
+
+    def begin(self) -> TopicMessage:
+        message = self.handling.begin(wait=False)
+        assert message is not None
+        return message
+
+
+def test_the_loop_polls_more_when_half_of_a_full_batch_is_begun() -> None:
+    world = World()
+    world.add("a", "b", "c", "d")
+    assert world.handling.wants_room()
+    for expected in ([], ["room"]):
+        message = world.begin()
+        assert world.told == expected
+        world.handling.finish(message, [])
+        world.told = [each for each in world.told if each == "room"]
+    assert not world.handling.wants_room()
+
+
+def test_the_loop_polls_more_when_all_of_a_small_batch_is_handled() -> None:
+    world = World()
+    world.add("a", "b")
+    assert world.handling.wants_room()
+    world.handling.finish(world.begin(), [])
+    last = world.begin()
+    assert world.told == ["results"], "who works gets no more ahead"
+    world.handling.finish(last, [])
+    assert world.told == ["results", "room"], "results are told once, until they are taken"
+    assert [each.message for each in world.handling.take_results()][-1] is last
+    assert world.handling.take_results() == []
+
+
+def test_a_worker_without_work_gets_more_though_one_key_fills_the_batch() -> None:
+    world = World(workers=2)
+    world.add("hot", "hot", "hot", "hot")
+    assert world.handling.wants_room(), "there is something to begin"
+    world.begin()
+    assert world.told == ["room"]
+    assert not world.handling.wants_room()
+    for _ in range(5):
+        world.add("hot", "hot", "hot", "hot")
+    assert world.handling.wants_room(), "but not without end"
+
+
+def test_nothing_is_begun_after_a_silence_until_the_broker_was_asked() -> None:
+    world = World()
+    world.add("a", "b")
+    world.time.now += 10
+    assert world.handling.begin(wait=False) is None
+    assert world.handling.begin(wait=False) is None
+    assert world.told == ["doubt"], "asked once"
+    world.handling.drop(lambda message: message.offset == 0)  # what has moved on
+    world.handling.heard(world.time.now)
+    assert world.begin().offset == 1
+
+
+def test_what_was_handled_before_a_loss_is_not_acknowledged() -> None:
+    world = World()
+    _, second = world.add("a", "b")
+    world.handling.finish(world.begin(), [])
+    running = world.begin()
+    assert (running, world.handling.clear()) == (second, 2)
+    world.handling.finish(running, [])
+    assert world.handling.take_results() == []
+    assert world.handling.lost == 2
+
+
+def test_without_acking_there_are_no_results_and_nothing_is_dropped() -> None:
+    world = World(ack=False, max_attempts=2)
+    (message,) = world.add("a")
+    assert world.handling.drop(lambda message: True) == []
+    world.handling.fail(world.begin(), ValueError("no"))
+    assert world.begin() is message
+    assert message.attempt == 2
+    world.handling.fail(message, ValueError("no"))
+    assert world.handling.begin(wait=False) is None
+    assert world.handling.take_results() == []
+
+
+def test_a_failure_that_does_not_count_leaves_its_message_as_it_was() -> None:
+    world = World()
+    world.add("a", "b")
+    world.handling.fail(world.begin(), ValueError("closed"), counts=False)
+    assert world.handling.take_results() == []
+
+
+def test_after_stop_nothing_is_begun_and_the_loop_hears_when_nothing_runs() -> None:
+    world = World(workers=2)
+    world.add("a", "b", "c")
+    running = [world.begin(), world.begin()]
+    world.handling.stop()
+    assert world.handling.begin() is None
+    assert world.told == ["stop"]
+    for message in running:
+        assert "idle" not in world.told
+        world.handling.finish(message, [])
+    assert world.told == ["stop", "results", "idle"]

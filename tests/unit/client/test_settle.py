@@ -1,0 +1,185 @@
+"""Settling: what is asked of the broker for what handlers did, and what its answers lead to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from penstock.broker.topicanswers import Acked, Effect, Failure, Refs, TxWrite
+from penstock.client.handling import Handling, Manner
+from penstock.client.settle import Settler
+from penstock.client.topicshapes import TopicMessage
+from penstock.clock import SystemClock
+from penstock.errors import NotFoundError, PenstockError, UnavailableError
+
+
+class Broker:
+    """Answers as it was told, and keeps what it was asked."""
+
+    def __init__(self, *answers: Acked | PenstockError) -> None:
+        self.answers = list(answers)
+        self.asked: list[tuple[list[int], list[str], list[bytes]]] = []
+        self.token = 1
+        self.registered = True
+        self.errors: list[PenstockError] = []
+        self.pauses = self.moves = 0
+
+    async def ack(self, done: list[Refs], failures: list[Failure], effects: list[Effect]) -> Acked:
+        offsets = [offset for each in done for offset in each.offsets]
+        datas = [each.data for each in effects if isinstance(each, TxWrite)]
+        self.asked.append((offsets, [each.error for each in failures], datas))
+        answer = self.answers.pop(0) if self.answers else good(len(offsets), len(failures))
+        if isinstance(answer, PenstockError):
+            raise answer
+        return answer
+
+    async def require(self) -> None:
+        if not self.registered:
+            raise NotFoundError("join again")
+
+    def broken(self, error: PenstockError) -> None:
+        self.errors.append(error)
+
+    def paused(self) -> None:
+        self.pauses += 1
+
+    def moved(self) -> None:
+        self.moves += 1
+
+
+def good(done: int, failed: int = 0, *, paused: bool = False) -> Acked:
+    return Acked([True] * done, ["errored"] * failed, paused)
+
+
+def spawn(work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    return asyncio.get_running_loop().create_task(work)
+
+
+def world(broker: Broker, *, tx: bool, attempts: int = 1) -> tuple[Handling, Settler]:
+    manner = Manner("c", 10, True, tx, 1, attempts, 60_000, None)
+    loop = asyncio.get_running_loop()
+    clock = SystemClock()
+    handling = Handling(manner, clock, loop.call_soon_threadsafe)  # type: ignore[arg-type]
+    settler = Settler(handling, broker, clock, spawn)
+    handling.heard(clock.monotonic())
+    handling.add([TopicMessage("t", 0, i, 1, 0, b"k", b"%d" % i, 0) for i in range(5)])
+    return handling, settler
+
+
+def effect(message: TopicMessage) -> list[Effect]:
+    return [TxWrite("s", message.data)]
+
+
+def handle(handling: Handling, count: int) -> list[TopicMessage]:
+    """So many messages are handled, each with an effect."""
+    taken = []
+    for _ in range(count):
+        message = handling.begin(wait=False)
+        assert message is not None
+        handling.finish(message, effect(message) if handling.manner.tx else [])
+        taken.append(message)
+    return taken
+
+
+async def test_what_was_finished_is_acknowledged_together() -> None:
+    broker = Broker(Acked([True, False, True], [], True))
+    handling, settler = world(broker, tx=False)
+    handle(handling, 3)
+    await settler.finish()
+    assert broker.asked == [([0, 1, 2], [], [])]
+    assert (handling.lost, broker.pauses, broker.moves) == (1, 1, 1)
+
+
+async def test_a_poll_takes_along_what_was_finished_but_no_failures() -> None:
+    broker = Broker()
+    handling, settler = world(broker, tx=False)
+    handle(handling, 2)
+    message = handling.begin(wait=False)
+    assert message is not None
+    handling.fail(message, ValueError("no"))
+    (refs,) = settler.take_along()
+    assert (list(refs.offsets), settler.take_along()) == ([0, 1], [])
+    assert handling.begin(wait=False) is None, "its key waits for the answer"
+    await settler.finish()
+    assert broker.asked == [([], ["ValueError: no"], [])]
+    assert handling.begin(wait=False) is not None
+
+
+async def test_what_could_not_be_told_is_told_again_in_the_same_order() -> None:
+    broker = Broker(UnavailableError("away"))
+    handling, settler = world(broker, tx=True)
+    handle(handling, 2)
+    await settler.finish()
+    assert broker.asked == [([0, 1], [], [b"0", b"1"])] * 2
+    assert handling.lost == 0
+
+
+async def test_where_one_of_several_has_moved_on_the_others_are_committed_alone() -> None:
+    broker = Broker(Acked([False] * 3, [], False), good(1), Acked([False], [], False))
+    handling, settler = world(broker, tx=True)
+    handle(handling, 3)
+    await settler.finish()
+    assert broker.asked == [
+        ([0, 1, 2], [], [b"0", b"1", b"2"]),
+        ([0], [], [b"0"]),
+        ([1], [], [b"1"]),
+        ([2], [], [b"2"]),
+    ]
+    assert handling.lost == 1
+
+
+async def test_without_effects_each_counts_for_itself() -> None:
+    broker = Broker(Acked([True, False], [], False))
+    handling, settler = world(broker, tx=True)
+    for _ in range(2):
+        message = handling.begin(wait=False)
+        assert message is not None
+        handling.finish(message, [])
+    await settler.finish()
+    assert broker.asked == [([0, 1], [], [])]
+    assert handling.lost == 1
+
+
+async def test_a_refused_effect_is_a_failure_and_what_came_after_it_is_handled_again() -> None:
+    refused = NotFoundError("no such queue")
+    broker = Broker(refused, good(1), refused, Acked([], ["again"], False))
+    handling, settler = world(broker, tx=True, attempts=2)
+    zero, one, two = handle(handling, 3)
+    await settler.finish()
+    assert broker.asked == [
+        ([0, 1, 2], [], [b"0", b"1", b"2"]),
+        ([0], [], [b"0"]),
+        ([1], [], [b"1"]),
+        ([], ["NotFoundError: no such queue"], []),
+    ]
+    assert broker.errors == []
+    again = [handling.begin(wait=False)]
+    assert again == [one]
+    assert (zero.attempt, one.attempt, two.attempt) == (1, 2, 1)
+    handling.finish(one, effect(one))
+    assert handle(handling, 3)[0] is two
+    await settler.finish()
+    assert broker.asked[4:] == [([1, 2, 3, 4], [], [b"1", b"2", b"3", b"4"])]
+
+
+async def test_a_refused_effect_without_attempts_left_lets_its_key_go_on() -> None:
+    refused = NotFoundError("no such queue")
+    broker = Broker(refused, refused, Acked([], ["errored"], False))
+    handling, settler = world(broker, tx=True)
+    handle(handling, 2)
+    await settler.finish()
+    assert broker.asked[1:] == [
+        ([0], [], [b"0"]),
+        ([], ["NotFoundError: no such queue"], []),
+        ([1], [], [b"1"]),
+    ]
+
+
+async def test_a_lost_registration_is_not_taken_for_a_refused_effect() -> None:
+    broker = Broker(NotFoundError("not registered"))
+    broker.registered = False
+    handling, settler = world(broker, tx=True)
+    handle(handling, 1)
+    await settler.finish()
+    assert [str(error) for error in broker.errors] == ["join again"]
