@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from penstock.cli.bench_append import CASES, AppendCase, AppendResult
-from penstock.cli.bench_graph import GraphResult, measure_graph
 from penstock.cli.bench_log import LogResult, measure_log
 from penstock.cli.bench_peers import require_redis
 from penstock.cli.bench_queue import OURS, QueueCase, QueueResult, measure_queues
@@ -22,6 +21,9 @@ from penstock.cli.bench_topic import TopicResult, measure_topics
 from penstock.cli.options import Folder, Json
 from penstock.cli.output import print_json, progress_bars, result_console
 from penstock.cli.payloads import Payload
+
+if TYPE_CHECKING:
+    from penstock.cli.bench_graph import GraphResult
 
 app = typer.Typer(help="Measure this machine.", no_args_is_help=True)
 
@@ -308,6 +310,9 @@ def graph(
     On two cores of this machine, in new folders inside the current one or --folder, which are
     removed afterwards. Needs penstock[spark].
     """
+    # Not above: a graph's runner needs Spark, which not everybody has.
+    from penstock.cli.bench_graph import measure_graph
+
     work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
     try:
         with progress_bars() as bars:

@@ -156,8 +156,7 @@ class _Bench:
         graph = Graph("way")
         for n in range(3):
             graph.pipe(f"way{n}", f"way{n + 1}", name=f"pipe{n}")(change)
-        # Served by a process of its own, as where many write.
-        with penstock.open(self._location, broker="outside") as db:
+        with penstock.open(self._location) as db:
             with graphs.start(graph, self._location, spark=self._spark) as running:
                 with Writer(self._location, "way0", rate=LATENCY_RATE, seconds=seconds):
                     pass

@@ -9,14 +9,22 @@ import json
 import os
 from typing import Any
 
+from penstock.cli.demo_graph import (
+    CLEAN,
+    ERRORS,
+    EU,
+    LARGE,
+    ORDERS,
+    PAID,
+    PAYMENTS,
+    SMALL,
+    STEP,
+    US,
+)
 from penstock.graph import Graph, Message
 from penstock.spark import sinks
 
-EU, US, ORDERS, PAYMENTS = "eu", "us", "orders", "payments"
-CLEAN, PAID, LARGE, SMALL, ERRORS = "clean", "paid", "large", "small", "demo-errors"
 LARGE_AMOUNT = 500
-#: Messages of one step: few, so that there are many moments to be killed in.
-STEP = 1_000
 DATABASE = os.environ.get("PENSTOCK_DEMO_DATABASE", "large.db")
 
 graph = Graph("demo", errors=ERRORS)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -124,3 +126,26 @@ def test_a_doctor_without_any_java_says_what_to_do(
     assert found["Java"] == {
         "what": "Java", "grade": "bad", "found": "there is no Java", "hint": "install one",
     }  # fmt: skip
+
+
+_WITHOUT = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "deltalake", "pandas", "boto3"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Refuse())
+from penstock.cli.main import main
+main(sys.argv[1:])
+"""
+
+
+def test_the_commands_are_there_without_the_extras(tmp_path: Path) -> None:
+    """Spark and SQS are extras: whoever has not got them still has everything else."""
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT, "doctor", "--json"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
