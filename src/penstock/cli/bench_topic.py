@@ -169,8 +169,8 @@ def measure_topics(
     )
     return TopicResult(
         [
-            TopicCase("pushed and acknowledged", *through, wanted=1.0),
-            TopicCase("pushed meanwhile", *pushed),
+            TopicCase("pushed and acknowledged", through[0], through[1], wanted=1.0),
+            TopicCase("pushed meanwhile", pushed[0], pushed[1]),
         ],
         CONSUMERS,
         sent,
