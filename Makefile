@@ -50,12 +50,14 @@ test-slow: $(STAMP) ## the long suites: many crashes, power cuts, large logs
 	@test "$$(id -u)" = 0 || echo "note: the power-loss tests mount a file system and skip unless run as root"
 	$(BIN)/pytest -m slow -rs --durations=10 $(ARGS)
 
-bench: $(STAMP) ## measure the log beside the disk, streams and queues beside servers that are there, Spark beside Parquet
+bench: $(STAMP) ## measure everything beside the disk, beside servers that are there, beside Spark alone
 	$(BIN)/penstock bench log $(ARGS)
-	@if command -v redis-server >/dev/null; then $(BIN)/penstock bench stream; \
-	  else echo "note: bench stream needs redis-server: apt-get install redis-server"; fi
+	@if command -v redis-server >/dev/null; then $(BIN)/penstock bench stream && $(BIN)/penstock bench topic; \
+	  else echo "note: bench stream and bench topic need redis-server: apt-get install redis-server"; fi
 	$(BIN)/penstock bench queue
 	$(BIN)/penstock bench spark
+	$(BIN)/penstock bench source
+	$(BIN)/penstock bench graph
 
 demo: $(STAMP) ## kill processes again and again, then count what was lost
 	@mkdir -p build
