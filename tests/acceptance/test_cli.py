@@ -234,6 +234,38 @@ def test_check_prints_a_damaged_row_and_ends_with_1(
     assert "log 99 node 0" in printed
 
 
+def test_check_shows_what_crashes_left_behind_and_removes_it_on_request(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "data"
+    with penstock.open(folder) as db:
+        db.create_queue("q")
+        kept = db.publish(bytes(2 << 20), to="q")
+    orphan, claim = folder / "payloads" / "777", folder / "journal" / "x.claim"
+    orphan.write_bytes(b"never committed")
+    claim.touch()
+    location = ("--location", str(folder))
+    assert run_main("check", *location) == 0
+    assert "777" in capsys.readouterr().out
+    assert run_main("check", "--repair", *location) == 2, "it asks, and nobody is there"
+    assert orphan.exists()
+    assert claim.exists()
+    assert run_main("check", "--repair", "--yes", *location) == 0
+    assert not orphan.exists()
+    assert not claim.exists()
+    capsys.readouterr()
+    assert run_main("check", "--json", *location) == 0
+    assert json.loads(capsys.readouterr().out)["leftovers"] == []
+    # The other way round it is damage, and then nothing is removed.
+    (folder / "payloads" / str(kept)).unlink()
+    orphan.write_bytes(b"never committed")
+    assert run_main("check", "--json", *location) == 1
+    (finding,) = json.loads(capsys.readouterr().out)["findings"]
+    assert "missing" in finding["what"]
+    assert run_main("check", "--repair", "--yes", *location) == 4
+    assert orphan.exists()
+
+
 def test_check_of_a_misspelt_location_is_not_found_and_creates_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

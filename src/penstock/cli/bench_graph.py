@@ -68,6 +68,7 @@ def measure_graph(folder: Path, *, turns: int, seconds: float, report: Report) -
     try:
         bench = _Bench(folder, spark, report)
         bench.run("warm", 20_000, 5_000)
+        bench.bare(20_000)
         cases = [bench.case(step, turns) for step in STEPS]
         fixed = statistics.median(
             bench.run(f"tiny{turn}", TINY_STEPS, 1) / TINY_STEPS for turn in range(turns)

@@ -3,6 +3,8 @@
 Contract     Opens the location as its one writer, replaying its journal: a folder that is open
              elsewhere is refused, a bucket is taken over. Creates no location. Exit 0 when nothing
              is wrong, 1 when something is; bytes that do not even open are a CorruptError, exit 7.
+             Leftovers of crashes are no findings: `--repair` shows them, asks, and removes them.
+             Damage is not repaired here: what is gone has to come from a backup.
 Not here     The invariants themselves (log/check.py, stream/check.py, queue/check.py,
              source/check.py, graph/check.py).
 """
@@ -10,6 +12,8 @@ Not here     The invariants themselves (log/check.py, stream/check.py, queue/che
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Annotated
 
 import msgspec
 import typer
@@ -17,17 +21,19 @@ from rich.table import Table
 
 from penstock.broker.lock import FolderLock
 from penstock.cli.bench import mib
-from penstock.cli.options import LOCATION_DEFAULT, Json, Location
+from penstock.cli.check_leftovers import Leftover, find_leftovers, remove
+from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Yes, confirm
 from penstock.cli.output import print_json, result_console
 from penstock.clock import SystemClock
 from penstock.codec.keys import Kind, names_prefix, prefix_end
-from penstock.errors import CorruptError, UnavailableError
+from penstock.errors import ConflictError, CorruptError, UnavailableError
 from penstock.graph.check import check_graphs
 from penstock.log.check import Checker, Finding
 from penstock.queue.check import check_queues
 from penstock.source.check import check_sources
 from penstock.store.folder import require_location
 from penstock.store.location import folder_of, nothing_written, open_store
+from penstock.store.objects import Objects, open_objects
 from penstock.store.port import Store
 from penstock.stream.check import check_groups
 from penstock.topic.check import check_topics
@@ -42,31 +48,61 @@ class CheckResult(msgspec.Struct, frozen=True):
     entries: int  # in whole nodes, so a few evicted ones may be among them
     bytes: int  # as stored
     findings: list[Finding]
+    leftovers: list[Leftover]  # of crashes: harmless
+    removed: bool = False  # those
 
 
-def check(location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
+def check(
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Remove what crashes left behind, after asking.")
+    ] = False,
+    yes: Yes = False,
+    location: Location = LOCATION_DEFAULT,
+    as_json: Json = False,
+) -> None:
     """Verify the checksums and invariants of a location; exit 1 if anything is wrong.
 
     A folder must not be open elsewhere. A bucket is taken over: whoever has it open is fenced.
     """
+
+    def sure(result: CheckResult) -> bool:
+        if not as_json:
+            print_result(result)
+        if not repair or not result.leftovers:
+            return False
+        if result.findings:
+            raise ConflictError(
+                f"{location} is damaged: nothing is removed", hint="restore it from a backup first"
+            )
+        confirm(f"Remove {len(result.leftovers):,} leftovers?", yes)
+        return True
+
     with nothing_written():
-        result = asyncio.run(inspect(location))
+        result = asyncio.run(inspect(location, sure))
     if as_json:
         print_json(result)
-    else:
-        print_result(result)
+    elif result.removed:
+        result_console().print(f"{len(result.leftovers):,} leftovers are gone")
     if result.findings:
         raise typer.Exit(1)
 
 
-async def inspect(location: str) -> CheckResult:
+async def inspect(
+    location: str, sure: Callable[[CheckResult], bool] = lambda _: False
+) -> CheckResult:
+    """Look; and where somebody is sure, remove the leftovers that were found."""
     try:
         async with asyncio.timeout(OPEN_SECONDS):
             store, lock = await _open(location)
     except TimeoutError:
         raise UnavailableError(f"{location} did not open in {OPEN_SECONDS:.0f} s") from None
     try:
-        return await inspect_store(location, store)
+        objects = open_objects(location)
+        result = await inspect_store(location, store, objects)
+        if sure(result):
+            await remove(result.leftovers, objects)
+            result = msgspec.structs.replace(result, removed=True)
+        return result
     finally:
         try:
             async with asyncio.timeout(OPEN_SECONDS):
@@ -91,9 +127,10 @@ async def _open(location: str) -> tuple[Store, FolderLock | None]:
         raise
 
 
-async def inspect_store(location: str, store: Store) -> CheckResult:
+async def inspect_store(location: str, store: Store, objects: Objects) -> CheckResult:
     checker = Checker(store)
     streams = 0
+    leftovers: list[Leftover] = []
     try:
         # A check may take long, but not stand still: a store retries what it cannot read for ever.
         await _while_it_moves(checker, store)
@@ -101,6 +138,8 @@ async def inspect_store(location: str, store: Store) -> CheckResult:
         async with asyncio.timeout(OPEN_SECONDS):
             async for rows in store.scan(low, prefix_end(low)):
                 streams += len(rows)
+            leftovers, missing = await find_leftovers(location, store, objects)
+            checker.findings += missing
     except TimeoutError:
         checker.findings.append(
             Finding(
@@ -117,6 +156,7 @@ async def inspect_store(location: str, store: Store) -> CheckResult:
         entries=checker.summary.entries,
         bytes=checker.summary.stored_bytes,
         findings=checker.findings,
+        leftovers=leftovers,
     )
 
 
@@ -159,3 +199,7 @@ def print_result(result: CheckResult) -> None:
     console.print(table)
     for finding in result.findings:
         console.print(f"{finding.where}: {finding.what}", markup=False, style="red")
+    for leftover in result.leftovers:
+        console.print(f"{leftover.where}: {leftover.what}", markup=False, style="yellow")
+    if result.leftovers and not result.findings:
+        console.print("harmless; --repair removes what crashes left behind")

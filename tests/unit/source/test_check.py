@@ -37,6 +37,7 @@ from penstock.log.decision import Decision, Step
 from penstock.log.once import once_value
 from penstock.source.check import check_sources
 from penstock.source.requests import MarkExported, PutSchema
+from penstock.store.objects import MemoryObjects
 from unit.source.driver import ANNA, SourceDriver, whole
 
 A, B, OPEN = b"s3://b/a", b"s3://b/b", b"s3://b/open"
@@ -244,7 +245,7 @@ async def test_a_staging_of_nobody_is_found() -> None:
 
 async def test_penstock_check_looks_at_sources() -> None:
     world = await full()
-    assert (await inspect_store("memory", world.log.store)).findings == []
+    assert (await inspect_store("memory://x", world.log.store, MemoryObjects())).findings == []
     await change_source(world, done=3)
-    (found,) = (await inspect_store("memory", world.log.store)).findings
+    (found,) = (await inspect_store("memory://x", world.log.store, MemoryObjects())).findings
     assert "2 shards are done, its row says 3" in found.what
