@@ -211,20 +211,19 @@ class TopicMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         count=counts,
-        settle=st.sampled_from([False, False, False, True]),
         lost=st.sampled_from([0, 0, 1, 5]),
     )
-    def poll(self, data: st.DataObject, count: int, settle: bool, lost: int) -> None:
+    def poll(self, data: st.DataObject, count: int, lost: int) -> None:
         name = data.draw(st.sampled_from(sorted(self.model.consumers)))
-        self.hand_out(name, count, settle=settle, lost=lost)
+        self.hand_out(name, count, lost=lost)
 
-    def hand_out(self, name: str, count: int, *, settle: bool = False, lost: int = 0) -> None:
+    def hand_out(self, name: str, count: int, *, lost: int = 0) -> None:
         token = self.model.consumers[name]
-        found = self.do(poll_step(TOPIC, name, token, count, settle=settle))
+        found = self.do(poll_step(TOPIC, name, token, count))
         for _ in range(1000):
             if not found.more:
                 break
-            found = self.do(poll_step(TOPIC, name, token, count, settle=settle))
+            found = self.do(poll_step(TOPIC, name, token, count))
         if self.model.paused:
             assert found.paused
             assert not found.parts
@@ -241,11 +240,10 @@ class TopicMachine(RuleBasedStateMachine):
             assert part.fresh.tolist() == [not message.emitted for message in taken]
             assert part.attempts == {m.offset: m.attempts for m in taken if m.attempts}
             self.keys_are_in_order(part.space, taken, (token, 0))
-            self.model.emit(part.space, taken, token, settle=settle)
-            if lost and not settle:
+            self.model.emit(part.space, taken, token)
+            if lost:
                 self.lose(name, token, part, taken[-lost:])
-            if not settle:
-                self.batches.append(Batch(name, token, part.space, part.offsets.tolist(), epochs))
+            self.batches.append(Batch(name, token, part.space, part.offsets.tolist(), epochs))
         given_out = sum(len(part.offsets) for part in found.parts)
         assert given_out <= count
         # One that found some need not look through more than LOOKED_PAGES pages of a space.

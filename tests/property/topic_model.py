@@ -95,17 +95,14 @@ class Model:
             and not self.slots[message.slot].heir
         ]
 
-    def emit(self, space: int, messages: Sequence[Message], token: int, *, settle: bool) -> None:
+    def emit(self, space: int, messages: Sequence[Message], token: int) -> None:
         for message in messages:
             if message.emitted:
                 self.redelivered += 1
             elif space:
                 self.replayed += 1
             message.emitted = True
-            if settle:
-                message.ended = "acked"
-            else:
-                message.run = token, self.slots[message.slot].epoch
+            message.run = token, self.slots[message.slot].epoch
         self.end_replays()
 
     def find(self, space: int, offset: int, run: Run) -> Message | None:

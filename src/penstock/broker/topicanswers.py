@@ -67,6 +67,8 @@ class Failure(msgspec.Struct, frozen=True):
     epoch: int
     error: str
     job: int = LIVE
+    #: Which attempt it was, from 1 on: one that is told twice counts once. 0: not known.
+    attempt: int = 0
 
 
 class TxPush(msgspec.Struct, frozen=True, tag="push"):

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -80,8 +80,6 @@ class TopicTails:
         self._turns = Turns(self._available)
         #: Who waits until nothing of a topic runs any more.
         self._quiet: dict[int, list[asyncio.Future[None]]] = {}
-        #: Polls that found something and are being answered.
-        self._answers: dict[LogName, set[asyncio.Future[None]]] = {}
 
     # -- requests
 
@@ -117,24 +115,23 @@ class TopicTails:
         count: int,
         *,
         wait_ms: int | None = 0,
-        settle: bool = False,
         done: Sequence[Refs] = (),
     ) -> Polled:
-        """Up to `count` messages, marked as emitted; with `settle` acked at once. `done` is acked
-        in the same commit, before; what is stale of it is left alone, silently. Waiting is no sign
-        of life: beat meanwhile. One poll per consumer at a time."""
+        """Up to `count` messages, marked as emitted. `done` is acked in the same commit, before;
+        what is stale of it is left alone, silently. Waiting is no sign of life: beat meanwhile. One
+        poll per consumer at a time."""
         first = [ack_step(name, consumer, token, _given(done))] if done else []
         emitted: list[Emitted] = []
 
         async def ask() -> int:
             more = True
             while more:
-                step = poll_step(name, consumer, token, count, settle=settle)
+                step = poll_step(name, consumer, token, count)
                 reply = self._committer.request(*first, step)
                 try:
                     *_, found = await asyncio.shield(reply)
                 except asyncio.CancelledError:
-                    lost = partial(self._lost, name, consumer, token, settle)
+                    lost = partial(self._lost, name, consumer, token)
                     reply.add_done_callback(lost)
                     raise
                 first.clear()
@@ -149,38 +146,17 @@ class TopicTails:
             found = await self._turns.wait((name, consumer, token), ask, count, seconds) or 0
         if not found:
             return Polled([], await self._paused(name))
-        with self._answering(name):
-            return await self._answer(name, consumer, token, emitted[0], settle=settle)
+        return await self._answer(name, consumer, token, emitted[0])
 
     def _lost(
-        self,
-        name: LogName,
-        consumer: str,
-        token: int,
-        settle: bool,
-        reply: asyncio.Future[list[Any]],
+        self, name: LogName, consumer: str, token: int, reply: asyncio.Future[list[Any]]
     ) -> None:
         """Whoever asked does not wait any more: nobody has these."""
         if not reply.cancelled() and reply.exception() is None:
             emitted: Emitted = reply.result()[-1]
-            self._give_back(name, consumer, token, emitted.parts, settle=settle)
+            self._give_back(name, consumer, token, emitted.parts)
 
-    @contextlib.contextmanager
-    def _answering(self, name: LogName) -> Iterator[None]:
-        """Whoever pauses the topic waits for this too."""
-        answered = asyncio.get_running_loop().create_future()
-        self._answers.setdefault(name, set()).add(answered)
-        try:
-            yield
-        finally:
-            answered.set_result(None)
-            self._answers[name].discard(answered)
-            if not self._answers[name]:
-                del self._answers[name]
-
-    async def _answer(
-        self, name: LogName, consumer: str, token: int, emitted: Emitted, *, settle: bool
-    ) -> Polled:
+    async def _answer(self, name: LogName, consumer: str, token: int, emitted: Emitted) -> Polled:
         """The messages of these references; what is not answered with is given back."""
         parts: list[Part] = []
         given_back = list(emitted.parts)
@@ -195,7 +171,7 @@ class TopicTails:
                     given_back.insert(0, _rest(picked, len(part.offsets)))
                     break
         finally:
-            self._give_back(name, consumer, token, given_back, settle=settle)
+            self._give_back(name, consumer, token, given_back)
         return Polled(parts)
 
     async def _part(self, topic_id: int, picked: Picked, room: int) -> tuple[Part, int]:
@@ -222,10 +198,10 @@ class TopicTails:
         return part, sum(map(len, found.data))
 
     def _give_back(
-        self, name: LogName, consumer: str, token: int, parts: Sequence[Picked], *, settle: bool
+        self, name: LogName, consumer: str, token: int, parts: Sequence[Picked]
     ) -> None:
-        if not parts or settle:
-            return  # what was acked at emission is gone, as it may always be with that
+        if not parts:
+            return
         named = [Given(part.space, part.offsets, part.epochs) for part in parts]
         undo = [part.fresh for part in parts]
         step = give_back_step(name, consumer, token, named, undo)
@@ -250,7 +226,10 @@ class TopicTails:
             consumer,
             token,
             _given(done),
-            failures=[Failed(each.offset, each.epoch, each.error, each.job) for each in failures],
+            failures=[
+                Failed(each.offset, each.epoch, each.error, each.job, each.attempt)
+                for each in failures
+            ],
             max_attempts=max_attempts,
             strict=bool(tx),
         )
@@ -289,8 +268,6 @@ class TopicTails:
         if wait_ms < 0:
             raise InvalidError(f"wait_ms {wait_ms} is negative")
         (left,) = await self._committer.submit(pause_step(name, paused=True))
-        if under_way := set(self._answers.get(name, ())):
-            await asyncio.wait(under_way)
         state = self._known(name)
         if not left or state is None:
             return not left

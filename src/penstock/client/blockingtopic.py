@@ -100,6 +100,12 @@ class TopicConsumer(Handle):
         return self._handling.lost
 
     def _work(self) -> None:
+        try:
+            self._handle_all()
+        finally:
+            self._handling.ended()
+
+    def _handle_all(self) -> None:
         handling, handler = self._handling, self._handler
         with_tx, tx = handling.manner.tx, None
         while (message := handling.begin()) is not None:
@@ -110,9 +116,13 @@ class TopicConsumer(Handle):
                 else:
                     handler(message)
             except Exception as error:
+                if tx is not None:
+                    tx._close()
                 # A location that is being closed refuses what a handler asks of it.
                 handling.fail(message, error, counts=not self._session.closed)
             except BaseException as error:
+                if tx is not None:
+                    tx._close()
                 handling.crash(message, error)
                 return
             else:

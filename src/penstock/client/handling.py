@@ -3,7 +3,12 @@
 Contract     A worker calls `begin` for the next message (lanes.py: one key, one worker at a time)
              and gives it back with `finish`, `fail` or `crash`; what became of it is a `Result` for
              the loop. The loop is told by callbacks, which run on it: `on_results`, `on_room` (once
-             after `wants_room`), `on_stop`, `on_idle` (nothing runs after that), `on_doubt`.
+             after `wants_room`), `on_stop`, `on_idle` (nothing runs after that), `on_doubt`,
+             `on_claims`.
+Claims       Without `ack` a message is acknowledged before its handler gets it: it is a *claim*
+             until the broker has answered (`take_claims`, `claimed`), and only as many are claimed
+             as there are workers without one. So what was fetched ahead stays the broker's to give
+             to others, and what is claimed is handled, after `stop` too.
 Sure         Nothing is begun that others may have taken for theirs: a process that was stopped for
              longer than its heartbeat asks the broker first (`on_doubt`, then `heard`).
 Threads      Everything here may be called from any thread.
@@ -13,6 +18,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 
 import msgspec
@@ -69,6 +75,11 @@ class Handling:
         self._lanes = Lanes(keyed=manner.workers > 1)
         self._results: list[Result] = []
         self._told = False  # the loop knows that there are results
+        self._claims: list[TopicMessage] = []  # taken, and not acknowledged
+        self._asked = 0  # claims that the loop has taken, and not answered
+        self._claiming = False  # the loop knows that there are claims
+        self._claimed: deque[TopicMessage] = deque()  # for the next workers
+        self._ended = 0  # workers that are at their end
         self._hungry = False  # the loop waits for room
         self._full = False  # the last poll gave as many as it could
         self._sure_until = 0.0  # monotonic: nobody can have taken this consumer for dead
@@ -82,6 +93,7 @@ class Handling:
         self.on_change: Callable[[], None] = _nothing
         # On the loop.
         self.on_results: Callable[[], None] = _nothing
+        self.on_claims: Callable[[], None] = _nothing
         self.on_room: Callable[[], None] = _nothing
         self.on_idle: Callable[[], None] = _nothing
         self.on_doubt: Callable[[], object] = _nothing
@@ -92,13 +104,8 @@ class Handling:
     def begin(self, *, wait: bool = True) -> TopicMessage | None:
         """The next message; None at the end, or where there is none and nobody waits."""
         with self._lock:
-            while True:
-                if self.stopped:
-                    return None
-                message = self._lanes.take() if self._is_sure() else None
-                if message is not None:
-                    break
-                if not wait:
+            while (message := self._next()) is None:
+                if not wait or self._is_over():
                     return None
                 self._waiters += 1
                 self._changed.wait()
@@ -107,6 +114,32 @@ class Handling:
         if fed:
             self._post(self.on_room)
         return message
+
+    def _next(self) -> TopicMessage | None:
+        if not self.stopped and self._is_sure():
+            if self.manner.ack:
+                return self._lanes.take()
+            self._claim()
+        return self._claimed.popleft() if self._claimed else None
+
+    def _claim(self) -> None:
+        while self._lanes.running < self.manner.workers:
+            message = self._lanes.take()
+            if message is None:
+                break
+            self._claims.append(message)
+        if self._claims and not self._claiming:
+            self._claiming = True
+            self._post(self.on_claims)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will be begun."""
+        with self._lock:
+            return self._is_over()
+
+    def _is_over(self) -> bool:
+        return self.stopped and not (self._claims or self._asked or self._claimed)
 
     def _is_sure(self) -> bool:
         if self._clock.monotonic() < self._sure_until:
@@ -130,25 +163,36 @@ class Handling:
         """Its handler has raised. One that does not count is left as it is: it comes again."""
         text = reason_of(error)
         with self._lock:
-            good = self._lanes.handled(message)
-            if not (good and counts):
-                self._lanes.free(message)
-            elif self.manner.ack:
-                self._results.append(Result(message, error=text))  # its lane waits for the answer
+            if not self.manner.ack:
+                self._failed_for_good(message, text, counts=counts)
             else:
-                # It was acknowledged when it was handed out: nobody but this consumer can try.
-                again = message.attempt < self.manner.max_attempts
-                message.attempt += 1
-                self._lanes.free(message, again=again)
-                _log.warning("the handler of %r failed: %s", message, text)
+                good = self._lanes.handled(message)
+                if not (good and counts):
+                    self._lanes.free(message)
+                else:  # its lane waits for the answer
+                    self._results.append(Result(message, error=text))
             due = self._due()
         self._tell(due)
+
+    def _failed_for_good(self, message: TopicMessage, text: str, *, counts: bool) -> None:
+        """It was acknowledged when it was handed out: nobody but this consumer can try again."""
+        _log.warning("the handler of %r failed: %s", message, text)
+        if counts and not self.stopped and message.attempt < self.manner.max_attempts:
+            message.attempt += 1
+            self._claimed.append(message)  # and its lane waits
+            self._changed.notify()
+            return
+        self._back(message)
+
+    def _back(self, message: TopicMessage) -> None:
+        """Nobody handles it any more; its lane goes on."""
+        self._lanes.handled(message)
+        self._lanes.free(message)
 
     def crash(self, message: TopicMessage, error: BaseException) -> None:
         """A worker is at its end, and so is the consumer; the message comes to another one."""
         with self._lock:
-            self._lanes.handled(message)
-            self._lanes.free(message)
+            self._back(message)
             self.error = error
         self.stop()
         with self._lock:
@@ -159,9 +203,28 @@ class Handling:
         """Nothing more is begun."""
         with self._lock:
             self.stopped = True
+            self._withdraw()
             self._changed.notify_all()
         self.on_change()
         self._post(self.on_stop)
+
+    def ended(self) -> None:
+        """A worker is at its end. After the last one nobody handles what was claimed."""
+        with self._lock:
+            self._ended += 1
+            if self._ended < self.manner.workers:
+                return
+            self.lost += len(self._claimed)
+            while self._claimed:
+                self._back(self._claimed.popleft())
+            due = self._due()
+        self._tell(due)
+
+    def _withdraw(self) -> None:
+        """Claims that the broker does not know of."""
+        for message in self._claims:
+            self._back(message)
+        self._claims.clear()
 
     def _due(self) -> list[Callable[[], object]]:
         """Something was handled: whom to tell. Another worker may go on, too."""
@@ -179,7 +242,7 @@ class Handling:
     def _tell(self, due: list[Callable[[], object]]) -> None:
         for callback in due:
             self._post(callback)
-        if self._lanes.ready:
+        if self._lanes.ready or self._claimed:
             self.on_change()
 
     def _wake(self) -> None:
@@ -239,8 +302,6 @@ class Handling:
 
     def drop(self, gone: Callable[[TopicMessage], bool]) -> list[TopicMessage]:
         """What nobody has begun, and others are to have. -> those"""
-        if not self.manner.ack:
-            return []  # it was acknowledged when it was handed out: nobody else gets it
         with self._lock:
             dropped = self._lanes.drop(gone)
             fed = self._is_fed()
@@ -251,10 +312,39 @@ class Handling:
     def clear(self) -> int:
         """Everything that was polled is others' now. -> how many"""
         with self._lock:
-            gone = self._lanes.clear() + len(self._results)
-            self._results.clear()
+            self._withdraw()
+            if self.manner.ack:
+                gone = self._lanes.clear() + len(self._results)
+                self._results.clear()
+            else:  # what is handled is this consumer's alone
+                gone = len(self._lanes.drop(lambda message: True))
             self.lost += gone
         return gone
+
+    # -- claims, for the loop
+
+    def take_claims(self) -> list[TopicMessage]:
+        """All; none: then `on_claims` tells of the next ones. By job, as `refs_of` has them."""
+        with self._lock:
+            claims, self._claims = self._claims, []
+            self._claiming = bool(claims)
+            self._asked += len(claims)
+        return sorted(claims, key=lambda message: message._job)
+
+    def claimed(self, claims: Sequence[TopicMessage], taken: Sequence[bool]) -> None:
+        """What the broker says; one that has moved on, or may have, is not handled here."""
+        with self._lock:
+            self._asked -= len(claims)
+            for message, mine in zip(claims, taken, strict=True):
+                if mine and self._ended < self.manner.workers:
+                    self._claimed.append(message)
+                else:
+                    self.lost += 1
+                    self._back(message)
+            self._changed.notify_all()
+            due = self._due()
+        self._tell(due)
+        self.on_change()
 
     # -- results, for the loop
 
@@ -333,4 +423,4 @@ def refs_of(messages: Sequence[TopicMessage]) -> list[Refs]:
 def failure_of(result: Result) -> Failure:
     message = result.message
     assert result.error is not None
-    return Failure(message.offset, message._epoch, result.error, message._job)
+    return Failure(message.offset, message._epoch, result.error, message._job, message.attempt)

@@ -91,14 +91,11 @@ class RemoteTopics:
         count: int,
         *,
         wait_ms: int | None = 0,
-        settle: bool = False,
         done: Sequence[Refs] = (),
     ) -> Polled:
         request: list[Argument] = ["TOPIC.POLL", name.name, consumer, token, count, "PACKED"]
         if wait_ms != 0:
             request += ["WAIT", "inf" if wait_ms is None else wait_ms]
-        if settle:
-            request.append("SETTLE")
         if done:
             request += ["DONEPACKED", _pack(done)]
         found = await self._remote.ask_waiting(wait_ms, *request)

@@ -61,6 +61,7 @@ class Tailing:
         self._room = asyncio.Event()
         self._idle = asyncio.Event()
         handling.on_results = self._settling.soon
+        handling.on_claims = self._claim_soon
         handling.on_room = self._room.set
         handling.on_idle = self._idle.set
         handling.on_doubt = self.moved
@@ -266,11 +267,30 @@ class Tailing:
                 token,
                 manner.batch_size,
                 wait_ms=left_ms,
-                settle=not manner.ack,
                 done=done,
             )
 
         return await self._link.run_topics(poll, again=False, block_ms=POLL_MS)
+
+    def _claim_soon(self) -> None:
+        self._spawn(self._claim())
+
+    async def _claim(self) -> None:
+        """Acknowledge what workers are about to get, and let them have it."""
+        while claims := self.handling.take_claims():
+            try:
+                acked = await self.ack(refs_of(claims), [], [])
+            except PenstockError as error:
+                # Whether they count is not known. At most once: nobody here handles them.
+                self.handling.claimed(claims, [False] * len(claims))
+                if isinstance(error, FencedError):
+                    raise UnavailableError(f"the broker was lost: {error}") from error
+                raise
+            self.handling.claimed(claims, acked.taken)
+            if acked.paused:
+                self.paused()
+            if not all(acked.taken):
+                self.moved()
 
     async def ack(self, done: list[Refs], failures: list[Failure], effects: list[Effect]) -> Acked:
         manner, token, asked = self.manner, self.token, self._clock.monotonic()

@@ -49,7 +49,6 @@ class TopicBackend(Protocol):
         count: int,
         *,
         wait_ms: int | None = 0,
-        settle: bool = False,
         done: Sequence[Refs] = (),
     ) -> Polled: ...
 

@@ -71,14 +71,15 @@ class AsyncTopicConsumer(Handle):
         finally:
             # Also where the caller's loop has come to its end: what was polled goes to others.
             self._handling.stop()
+            self._handling.ended()
 
     async def _handle_all(self) -> None:
         handling, tx = self._handling, None
-        while not handling.stopped:
+        while not handling.over:
             self._ready.clear()
             message = handling.begin(wait=False)
             if message is None:
-                if not handling.stopped:
+                if not handling.over:
                     await self._ready.wait()
                 continue
             try:
@@ -88,8 +89,12 @@ class AsyncTopicConsumer(Handle):
                 else:
                     await _done(self._handler(message))
             except Exception as error:
+                if tx is not None:
+                    tx._close()
                 handling.fail(message, error, counts=not self._session.closed)
             except BaseException as error:
+                if tx is not None:
+                    tx._close()
                 handling.crash(message, error)
                 raise
             else:

@@ -75,7 +75,9 @@ class Outcome(msgspec.Struct, frozen=True):
     nil: int = 0
     staging: int | None = None
     skipped: int = 0
-    position: bytes | None = None  # of a source; None: it has nothing more for now
+    position: bytes | None = None  # of a source
+    #: Of a source: it has nothing more for now. One that yields, if nothing but None, has.
+    exhausted: bool = False
 
 
 Effect = Ask | Run | Idle
@@ -83,16 +85,22 @@ Answer = Reply | Outcome | int
 
 
 def processor_steps(
-    topology: Topology, *, step_max: int, known: int | None = None, narrows: bool = True
+    topology: Topology,
+    *,
+    step_max: int,
+    known: int | None = None,
+    narrows: bool = True,
+    first_max: int | None = None,
 ) -> Generator[Effect, Answer, None]:
     """`step_max`: messages of one step. `known`: the processor's number, of a runner that had it
-    before. With `narrows` a range that keeps failing is halved."""
+    before. With `narrows` a range that keeps failing is halved. `first_max`: messages of the first
+    step: nothing is stored of what at_least_once has under way, so its runner narrows by itself."""
     started = yield Ask(Start(topology, known))
     assert isinstance(started, Started), _unexpected(started)
     if topology.kind == "source":
         yield from _source_steps(topology, started)
         return
-    machine = _Machine(topology, started, step_max)
+    machine = _Machine(topology, started, step_max, first_max)
     yield from machine.recover(narrows=narrows)
     while True:
         yield from machine.step()
@@ -122,7 +130,9 @@ def _next_input(tailers: Sequence[Tailer], last_chosen: str | None) -> Tailer | 
 
 
 class _Machine:
-    def __init__(self, topology: Topology, started: Started, step_max: int) -> None:
+    def __init__(
+        self, topology: Topology, started: Started, step_max: int, first_max: int | None
+    ) -> None:
         self._topology = topology
         self._started = started
         self._tail = started.tail
@@ -132,6 +142,7 @@ class _Machine:
         self._step_max = step_max
         if topology.semantics == "at_most_once":
             self._step_max = min(step_max, AT_MOST_ONCE_MAX)
+        self._next_max = self._step_max if first_max is None else min(first_max, self._step_max)
 
     def recover(self, *, narrows: bool) -> Generator[Effect, Answer, None]:
         """Go on with the step that was begun and not delivered."""
@@ -170,7 +181,7 @@ class _Machine:
         looked = False
         while True:
             ranges = plan_ranges(
-                self._topology.kind, self._tailers, self._step_max, self._last_chosen
+                self._topology.kind, self._tailers, self._next_max, self._last_chosen
             )
             if _longest(ranges) and (looked or self._topology.on_evicted != "skip"):
                 return ranges
@@ -215,6 +226,7 @@ class _Machine:
         assert isinstance(committed, Committed), _unexpected(committed)
         self._tail, self._step = committed.tail, committed.step
         self._tailers = committed.tailers
+        self._next_max = self._step_max
         if self._topology.kind == "alts":
             self._last_chosen = next(each.alias for each in ranges if each.end > each.start)
 
@@ -224,7 +236,7 @@ def _source_steps(topology: Topology, started: Started) -> Generator[Effect, Ans
     while True:
         outcome = yield Run(started, topology.id, step, b"", [], [], position)
         assert isinstance(outcome, Outcome), "an attempt gives an outcome"
-        if outcome.position is None and not outcome.outputs and outcome.errors is None:
+        if outcome.exhausted:
             answer = yield Idle([])
             assert isinstance(answer, int), "milliseconds"
             continue

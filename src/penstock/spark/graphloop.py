@@ -4,7 +4,8 @@ Contract     `Loop.run` returns when the run is over. An unhandled failure is no
              where the status shows it, and after a pause the processor is started again, which is
              the recovery. The pause doubles while the very same range fails; a range that fails
              twice is narrowed at the next start (graph/machine.py), so that a message that fails
-             always ends up alone. Other processors go on meanwhile.
+             always ends up alone. Of at_least_once nothing is stored that could be narrowed: this
+             runner does it, with the bound of its next step. Other processors go on meanwhile.
 Fenced       Another runner took the processor over. Then the whole run ends with FencedError,
              unless this runner is the graph's owner (graphboard.py): then it takes it back.
 """
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from penstock.errors import FencedError, InvalidError, PenstockError
-from penstock.graph.machine import Ask, Idle, Outcome, Run, processor_steps
+from penstock.graph.machine import TRIES_MAX, Ask, Idle, Outcome, Run, processor_steps
 from penstock.graph.model import Processor
 from penstock.graph.requests import (
     Committed,
@@ -75,6 +76,9 @@ class Loop:
         #: The range that is under way, and how often it failed in a row.
         self._range: tuple[int, list[Range]] | None = None
         self._failures = 0
+        #: Where it begins, and how often it was tried from there, however long it was.
+        self._begins: tuple[int, list[int]] | None = None
+        self._tries = 0
 
     def run(self) -> None:
         try:
@@ -94,7 +98,9 @@ class Loop:
         topology, name = self._topology, self._topology.processor
         attempts = self._attempts()
         known = None if self._started is None else self._started.processor
-        steps = processor_steps(topology, step_max=self._step_max(), known=known)
+        steps = processor_steps(
+            topology, step_max=self._step_max(), known=known, first_max=self._narrowed()
+        )
         effect = next(steps)
         while True:
             answer: Reply | Outcome | int
@@ -123,18 +129,23 @@ class Loop:
             self._board.started(self._topology.processor, answer.epoch)
         elif isinstance(answer, Committed):
             self._range, self._failures = None, 0
+            self._begins, self._tries = None, 0
             self._board.unstick(self._topology.processor)
 
     def _begin(self, attempt: Run) -> None:
         under_way = (attempt.step, attempt.ranges)
         if under_way != self._range:
             self._range, self._failures = under_way, 0
+        begins = (attempt.step, [each.start for each in attempt.ranges])
+        if begins != self._begins:
+            self._begins, self._tries = begins, 0
+        self._tries += 1
 
     # -- failures
 
     def _failed(self, error: Exception) -> None:
         topology = self._topology
-        if isinstance(error, FencedError) and not self._board.owns(self._status()):
+        if isinstance(error, FencedError) and not self._owns():
             raise FencedError(
                 f"{topology.id} was taken over by another runner: {error}",
                 hint="one runner of a graph at a time; this one has ended, the other goes on",
@@ -153,7 +164,17 @@ class Loop:
         self._board.pause(seconds)
 
     def _can_narrow(self) -> bool:
-        return self._range is not None and any(r.end - r.start > 1 for r in self._range[1])
+        return self._longest() > 1
+
+    def _narrowed(self) -> int | None:
+        """How many messages the next step has at most, where the last one keeps failing."""
+        if self._topology.semantics != "at_least_once" or self._tries < TRIES_MAX:
+            return None
+        return max(1, self._longest() // 2)
+
+    def _longest(self) -> int:
+        ranges = [] if self._range is None else self._range[1]
+        return max((each.end - each.start for each in ranges), default=0)
 
     def _note(self, text: str, seconds: float) -> None:
         if self._started is None:
@@ -165,8 +186,13 @@ class Loop:
             # The store cannot be reached, or somebody took over: the next start says so.
             _log.debug("%s: the failure was not noted: %s", self._topology.id, error)
 
-    def _status(self) -> GraphStatus:
-        return ask_status(self._door, self._topology.graph)
+    def _owns(self) -> bool:
+        try:
+            return self._board.owns(ask_status(self._door, self._topology.graph))
+        except PenstockError as error:
+            # Nobody says that the graph is this runner's: then it is not, and the run ends fenced.
+            _log.debug("%s: whose graph it is was not told: %s", self._topology.id, error)
+            return False
 
 
 def ask_status(door: Door, graph: str) -> GraphStatus:

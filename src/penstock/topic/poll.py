@@ -1,8 +1,7 @@
 """Polling: a consumer gets messages of its slots, in the order of the all-log; undoing that.
 
 Contract     `poll_step` replies with references, which are marked with the epoch of their slot and
-             count as running; with `settle` they are done at once. `give_back_step` makes running
-             messages wait again: some that were not begun, or (`undo`) some that were never
+             count as running. `give_back_step` makes running messages wait again: some that were not begun, or (`undo`) some that were never
              answered with, which then were never emitted either.
 Order        Within a slot the lowest offset first, so within a key. Where live messages and replays
              wait, both get their share.
@@ -54,9 +53,7 @@ class Emitted(msgspec.Struct, frozen=True):
     more: bool  # there may be some, further behind
 
 
-def poll_step(
-    name: LogName, consumer: str, token: int, count: int, *, settle: bool = False
-) -> Step:
+def poll_step(name: LogName, consumer: str, token: int, count: int) -> Step:
     """-> Emitted"""
     if not 1 <= count <= COUNT_MAX:
         raise InvalidError(f"a poll asks for 1 to {COUNT_MAX:,} messages, not {count:,}")
@@ -76,7 +73,7 @@ def poll_step(
             part = await looked.find(space, most)
             if part is not None:
                 parts.append(part)
-                await _emit(draft, part, settle=settle)
+                await _emit(draft, part)
             return 0 if part is None else len(part.offsets)
 
         if state.replays:
@@ -149,23 +146,19 @@ def _attempts(draft: Draft, space: int, offsets: Offsets) -> dict[int, int]:
     return {each.offset: each.count for each in known if each.offset in chosen}
 
 
-async def _emit(draft: Draft, part: Picked, *, settle: bool) -> None:
+async def _emit(draft: Draft, part: Picked) -> None:
     shards, fresh = draft.shards, part.fresh
     if part.space == LIVE:
         rows = rows_of(shards, part.slots, part.offsets)
         tally(shards, "emitted", rows[fresh])
         tally(shards, "redelivered", rows[~fresh])
-        tally(shards, "acked" if settle else "running", rows)
+        tally(shards, "running", rows)
     else:
         rows = open_rows(shards)[part.slots]
         tally(shards, "replayed", rows[fresh])
         tally(shards, "redelivered", rows[~fresh])
-        if not settle:
-            tally(shards, "replaying", rows)
-    if settle:
-        await draft.finish(part.space, part.offsets)
-    else:
-        await draft.mark(part.space, part.offsets, part.epochs)
+        tally(shards, "replaying", rows)
+    await draft.mark(part.space, part.offsets, part.epochs)
 
 
 def give_back_step(

@@ -208,7 +208,7 @@ class GraphDriver(LogDriver):
             if sum(map(len, outputs.values())) >= 2:
                 break
         outcome = await self._outcome(topology, outputs, [], 0, staged=staged)
-        return msgspec.structs.replace(outcome, position=position)
+        return msgspec.structs.replace(outcome, position=position, exhausted=position is None)
 
     async def _outcome(
         self,

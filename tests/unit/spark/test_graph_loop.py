@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.errors import FencedError, UnavailableError
+from penstock.errors import FencedError, NotFoundError, UnavailableError
 from penstock.graph import Graph
 from penstock.graph.machine import Outcome, Run
 from penstock.graph.outputs import pack
@@ -17,6 +17,9 @@ from penstock.graph.requests import (
     Graphs,
     Input,
     ProcessorStatus,
+    Reply,
+    Request,
+    Semantics,
     ShowGraphs,
     Start,
     Topology,
@@ -36,8 +39,8 @@ def db(
         yield db
 
 
-def declared() -> Graph:
-    graph = Graph("g")
+def declared(semantics: Semantics = "exactly_once") -> Graph:
+    graph = Graph("g", semantics=semantics)
     for name in ("first", "second"):
         graph.pipe(f"{name}-in", f"{name}-out", name=name)(lambda message: message.data)
     return graph
@@ -87,19 +90,23 @@ def shown(db: penstock.Database, name: str) -> ProcessorStatus:
     return next(each for each in found.graphs[0].processors if each.processor == name)
 
 
+@pytest.mark.parametrize("semantics", ["exactly_once", "at_least_once"])
 def test_a_range_that_keeps_failing_is_halved_until_what_fails_is_alone(
-    db: penstock.Database,
+    db: penstock.Database, semantics: Semantics
 ) -> None:
     db.stream("first-in").write_many([b"x"] * 8)
+    db.stream("second-in").write(b"x")
     tried: list[tuple[int, int]] = []
 
     def poison(attempt: Run) -> None:
         (found,) = attempt.ranges
+        if attempt.processor_id == "g/second":
+            return
         tried.append((found.start, found.end))
         if found.start <= 5 < found.end:
             raise OSError("the fifth")
 
-    graph = declared()
+    graph = declared(semantics)
     with pytest.raises(UnavailableError, match="g/first cannot go on: OSError: the fifth"):
         run(db, Board(graph.topologies), graph, poison)
     assert written(db, "first") == [b"%d" % n for n in range(5)]
@@ -107,6 +114,7 @@ def test_a_range_that_keeps_failing_is_halved_until_what_fails_is_alone(
     assert len(tried[7:]) >= graphloop.STUCK_TRIES
     assert set(tried[7:]) == {(5, 6)}
     assert shown(db, "first").failure == "OSError: the fifth"
+    assert written(db, "second") == [b"0"]
 
 
 def test_a_failure_is_shown_until_it_is_over(db: penstock.Database) -> None:
@@ -135,6 +143,57 @@ def test_a_runner_that_lost_the_first_processor_ends(db: penstock.Database) -> N
     with pytest.raises(FencedError, match="g/first was taken over by another runner"):
         run(db, Board(graph.topologies), graph, overtaken)
     assert written(db, "first") == []
+
+
+def test_a_range_that_grows_while_it_fails_is_halved_as_well(db: penstock.Database) -> None:
+    """Of at_least_once: nothing is stored of the range, so a new try takes what has come since."""
+    graph = declared("at_least_once")
+    db.stream("first-in").write_many([b"x"] * 2)
+    tried: list[tuple[int, int]] = []
+
+    def poison(attempt: Run) -> None:
+        (found,) = attempt.ranges
+        tried.append((found.start, found.end))
+        if len(tried) == 1:
+            db.stream("first-in").write_many([b"x"] * 2)
+        if len(tried) < 5:
+            raise OSError("not yet")
+
+    run(db, Board(graph.topologies), graph, poison)
+    assert tried == [(0, 2), (0, 4), (0, 2), (0, 1), (0, 1), (1, 4)]
+    assert written(db, "first") == [b"%d" % n for n in range(4)]
+
+
+class Silent:
+    """A door behind which nobody says whose graph it is."""
+
+    def __init__(self, db: penstock.Database) -> None:
+        self._db = db
+        self.error: Exception | None = None
+
+    def ask(self, request: Request) -> Reply:
+        if isinstance(request, ShowGraphs) and self.error is not None:
+            raise self.error
+        return self._db.graphs.ask(request)
+
+
+@pytest.mark.parametrize(
+    "error", [UnavailableError("the broker is gone"), NotFoundError("there is no graph 'g'")]
+)
+def test_a_runner_that_cannot_ask_who_took_the_graph_ends_fenced(
+    db: penstock.Database, error: Exception
+) -> None:
+    graph = declared()
+    db.stream("first-in").write(b"x")
+    door, board = Silent(db), Board(graph.topologies)
+
+    def overtaken(attempt: Run) -> None:
+        db.graphs.ask(Start(graph.topologies[0]))
+        door.error = error
+
+    Loop(graph.processors[0], door, board, lambda: Copies(overtaken), lambda: 4).run()
+    with pytest.raises(FencedError, match="g/first was taken over by another runner"):
+        board.raise_error()
 
 
 def test_the_owner_takes_back_what_another_one_took(db: penstock.Database) -> None:

@@ -236,7 +236,7 @@ def _check_settling(settling: Settling) -> None:
     if not 1 <= settling.max_attempts <= NUMBER_MAX:
         raise InvalidError(f"max_attempts {settling.max_attempts} is no number of attempts")
     for failure in settling.failures:
-        _check_numbers((failure.offset, failure.epoch, failure.job))
+        _check_numbers((failure.offset, failure.epoch, failure.job, failure.attempt))
     for effect in settling.tx:
         # An id that its sender chose could be another message's.
         if isinstance(effect, TxPublish) and effect.item.reserved is not None:

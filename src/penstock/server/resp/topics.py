@@ -3,13 +3,14 @@
 Contract     `run(request, topics, protocol, reply_bytes_max, gone)` awaits the answer and encodes
              it. Errors are PenstockErrors; who calls puts them on the wire. Messages that were
              polled for somebody who is `gone` by then, or that do not fit into the reply, are given
-             back (with SETTLE they are done, as their consumer wanted it).
+             back. SETTLE acknowledges the others, and exactly those, before the reply is sent.
 Not here     the words of a command (topic_grammar.py), order and waiting (connection.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import compress
 from typing import assert_never
 
 import msgspec
@@ -146,22 +147,44 @@ async def _poll(
         request.token,
         request.count,
         wait_ms=request.block_ms,
-        settle=request.settle,
         done=request.done,
     )
-    if request.packed:
-        reply = bulk(msgspec.msgpack.encode(polled))
-    else:
-        reply = encode([each for part in polled.parts for each in _messages(part)], protocol)
+    reply = _polled_reply(polled, request, protocol)
+    who = request.name, request.consumer, request.token
     if not gone() and len(reply) <= reply_bytes_max:
-        return reply
-    if not request.settle:
-        await topics.release(request.name, request.consumer, request.token, _refs_of(polled))
+        if not request.settle or not polled.parts:
+            return reply
+        acked = await topics.ack(*who, _refs_of(polled))
+        if all(acked.taken):
+            return reply
+        return _polled_reply(_chosen(polled, acked.taken), request, protocol)
+    if polled.parts:
+        await topics.release(*who, _refs_of(polled))
     if gone():
         return b""
     raise InvalidError(
         f"the messages would be larger than {reply_bytes_max:,} bytes", hint="poll fewer"
     )
+
+
+def _polled_reply(polled: Polled, request: Poll, protocol: int) -> bytes:
+    if request.packed:
+        return bulk(msgspec.msgpack.encode(polled))
+    return encode([each for part in polled.parts for each in _messages(part)], protocol)
+
+
+def _chosen(polled: Polled, taken: list[bool]) -> Polled:
+    """Without those that have moved on since: others get them."""
+    parts: list[Part] = []
+    for part in polled.parts:
+        mine, taken = taken[: len(part.offsets)], taken[len(part.offsets) :]
+        if any(mine):
+            columns = {
+                name: list(compress(getattr(part, name), mine))
+                for name in ("offsets", "epochs", "slots", "keys", "data", "times_ms")
+            }
+            parts.append(msgspec.structs.replace(part, **columns))
+    return msgspec.structs.replace(polled, parts=parts)
 
 
 def _refs_of(polled: Polled) -> list[Refs]:
