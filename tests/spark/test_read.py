@@ -250,8 +250,8 @@ def test_a_queue_that_is_not_there_is_told(spark: SparkSession, db: penstock.Dat
 
 
 def test_a_wrong_option_is_told_with_its_hint(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match=r"hint: did you mean stream\?"):
-        load(spark, tmp_path, streem="x")
+    with pytest.raises(PySparkException, match=r"hint: did you mean stream or topic\?"):
+        load(spark, tmp_path, subscribe="x")
 
 
 def test_a_server_is_a_location_too(spark: SparkSession) -> None:

@@ -96,7 +96,7 @@ def demo(
             console.print(graph_table(result.graph))
         elif spark:
             console.print("Spark is not installed: pip install 'penstock[spark]' shows more")
-        console.print(_last_words(result, work if keep else None), markup=False)
+        console.print(_last_words(result, work if keep else None), markup=False, soft_wrap=True)
     if not result.kept:
         raise typer.Exit(1)
 
@@ -104,7 +104,7 @@ def demo(
 def _work_folder(folder: Path | None, keep: bool) -> Path:
     if not keep:
         return Path(tempfile.mkdtemp(prefix="penstock-demo-", dir=folder))
-    work = (folder or Path()) / "penstock-demo"
+    work = (folder or Path()).absolute() / "penstock-demo"
     if work.exists():
         if not (work / MARK).exists():
             raise ConflictError(
