@@ -34,8 +34,8 @@ def until(true: Callable[[], object]) -> None:
 
 def is_settled(topic: penstock.Topic) -> bool:
     stats = topic.stats()
-    assert stats.acked + stats.errored + stats.waiting + stats.running == stats.inserted, stats
-    assert stats.inserted >= stats.routed >= stats.emitted >= stats.acked, stats
+    assert stats.inserted >= stats.routed >= stats.emitted, stats
+    assert stats.emitted >= stats.acked + stats.errored + stats.running, stats
     return stats.acked + stats.errored == stats.inserted
 
 

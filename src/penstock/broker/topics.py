@@ -31,7 +31,7 @@ from penstock.clock import Clock
 from penstock.codec.keys import KeyType, Kind, error_key, open_key, prefix_end, topic_prefix
 from penstock.codec.node import Body, decode_node, node_value
 from penstock.codec.topicerror import ErrorRow, decode_error
-from penstock.errors import InvalidError, UnavailableError
+from penstock.errors import CorruptError, InvalidError, UnavailableError
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, list_names, load_name
 from penstock.log.joint import may_join
@@ -247,16 +247,28 @@ class Topics(TopicTails):
             for each in shard_list(state)
         ]
 
-    async def errors(self, name: LogName, start: int = 0, count: int = 1000) -> list[TopicError]:
-        """Failures of handlers, by offset, from `start` on: at most so many, and fewer where their
-        messages are large."""
-        if start < 0 or count < 0:
-            raise InvalidError("start and count are not negative")
+    async def errors(
+        self, name: LogName, start: int = 0, count: int = 1000, *, job: int = 0
+    ) -> list[TopicError]:
+        """Failures of handlers, by offset and replay, from `start` and `job` on: at most so many,
+        and fewer where their messages are large; none at the end alone."""
+        if start < 0 or count < 0 or job < 0:
+            raise InvalidError("start, count and replay are not negative")
+        while True:
+            state, log = await self._look(name)
+            try:
+                return await self._errors(state, log, (start, job), count)
+            except CorruptError:
+                _, now = await self._look(name)
+                if now.first == log.first:
+                    raise
+                # It was trimmed since: what is gone now is no more than that.
 
-        state, log = await self._look(name)
-
+    async def _errors(
+        self, state: TopicState, log: LogState, start: tuple[int, int], count: int
+    ) -> list[TopicError]:
         async def query(view: Shown) -> list[TopicError]:
-            low = error_key(state.id, start, 0)
+            low = error_key(state.id, *start)
             high = prefix_end(topic_prefix(KeyType.ERROR, state.id))
             rows: list[tuple[int, int, ErrorRow]] = []
             async for part in view.store.scan(low, high):
@@ -289,17 +301,24 @@ async def _errors(
         there = there[: len(found.data)]
     contents = dict(zip(there.tolist(), zip(found.keys, found.data, strict=True), strict=True))
     gone: tuple[bytes, bytes | None] = b"", None
-    return [
-        TopicError(
-            offset=offset,
-            shard_key=contents.get(offset, gone)[0],
-            data=contents.get(offset, gone)[1],
-            time_ms=row.time_ms,
-            consumer=row.consumer,
-            error=row.error,
-            attempts=row.attempts,
-            final=row.final,
-            job=space,
+    errors: list[TopicError] = []
+    room = ANSWER_BYTES
+    for offset, space, row in rows:
+        shard_key, data = contents.get(offset, gone)
+        room -= len(data or b"")
+        if errors and room < 0:
+            break  # one message may have failed in many replays
+        errors.append(
+            TopicError(
+                offset=offset,
+                shard_key=shard_key,
+                data=data,
+                time_ms=row.time_ms,
+                consumer=row.consumer,
+                error=row.error,
+                attempts=row.attempts,
+                final=row.final,
+                job=space,
+            )
         )
-        for offset, space, row in rows
-    ]
+    return errors

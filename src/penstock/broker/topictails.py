@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -56,7 +57,7 @@ from penstock.topic.members import (
 )
 from penstock.topic.poll import Emitted, Picked, give_back_step, poll_step
 from penstock.topic.read import read_messages
-from penstock.topic.shards import epochs_of, served, waiting
+from penstock.topic.shards import epochs_of, open_rows, served, waiting
 from penstock.topic.state import TopicState, topic_state_key
 
 #: An answer holds messages until it is so large.
@@ -78,6 +79,8 @@ class TopicTails:
         self._queues = queues
         self.signs = Signs()
         self._turns = Turns(self._available)
+        #: Who waits for messages of a topic, and how often.
+        self._pollers: dict[LogName, Counter[Poller]] = {}
         #: Who waits until nothing of a topic runs any more.
         self._quiet: dict[int, list[asyncio.Future[None]]] = {}
 
@@ -143,7 +146,9 @@ class TopicTails:
         self._heard(name, token)
         if not found and wait_ms != 0:
             seconds = None if wait_ms is None else wait_ms / 1000
-            found = await self._turns.wait((name, consumer, token), ask, count, seconds) or 0
+            poller = name, consumer, token
+            with self._in_line(poller):
+                found = await self._turns.wait(poller, ask, count, seconds) or 0
         if not found:
             return Polled([], await self._paused(name))
         return await self._answer(name, consumer, token, emitted[0])
@@ -197,9 +202,7 @@ class TopicTails:
         )
         return part, sum(map(len, found.data))
 
-    def _give_back(
-        self, name: LogName, consumer: str, token: int, parts: Sequence[Picked]
-    ) -> None:
+    def _give_back(self, name: LogName, consumer: str, token: int, parts: Sequence[Picked]) -> None:
         if not parts:
             return
         named = [Given(part.space, part.offsets, part.epochs) for part in parts]
@@ -311,15 +314,7 @@ class TopicTails:
         known = None if state is None else state.consumer(consumer)
         if state is None or known is None or known.number != token:
             return 1  # to find out
-        if state.head.paused:
-            return 0
-        mine = served(state.head.shards, token)
-        found = int(waiting(state.head.shards)[mine].sum())
-        if state.replays:
-            # Not all of them need be of this consumer's slots: asking tells.
-            replays = sum(state.references(space.id).count for space in state.replays)
-            found += replays - int(state.head.shards["replaying"].sum())
-        return found
+        return _offers(state).get(token, 0)
 
     def changed(self, states: dict[StateKey, Any]) -> None:
         """After every commit: stir those that it may serve."""
@@ -334,9 +329,30 @@ class TopicTails:
                     self._stir(LogName(Kind.TOPIC, text))  # deleted: who waits hears of it
 
     def _stir(self, name: LogName) -> None:
-        for poller in self._turns.waiting():
-            if poller[0] == name and self._available(poller):
+        if name not in self._pollers:
+            return
+        # What there is, once for all: a thousand may wait, and this is after every commit.
+        state = self._known(name)
+        live = {} if state is None else {each.name: each.number for each in state.consumers}
+        offers = {} if state is None else _offers(state)
+        for poller in list(self._pollers[name]):
+            _, consumer, token = poller
+            if live.get(consumer) != token or token in offers:
                 self._turns.stir(poller)
+
+    @contextlib.contextmanager
+    def _in_line(self, poller: Poller) -> Iterator[None]:
+        name = poller[0]
+        pollers = self._pollers.setdefault(name, Counter())
+        pollers[poller] += 1
+        try:
+            yield
+        finally:
+            pollers[poller] -= 1
+            if not pollers[poller]:
+                del pollers[poller]
+            if not pollers:
+                del self._pollers[name]
 
     def _is_quiet(self, topic_id: int) -> None:
         for quiet in self._quiet.get(topic_id, ()):
@@ -359,6 +375,26 @@ class TopicTails:
             for quiet in waiters:
                 if not quiet.done():
                     quiet.set_exception(error)
+
+
+def _offers(state: TopicState) -> dict[int, int]:
+    """By consumer: about how many messages it could be handed now; who is left out surely none."""
+    found: Counter[int] = Counter()
+    if state.head.paused:
+        return found
+    shards = state.head.shards
+    rows, left = open_rows(shards), waiting(shards)
+    there = np.flatnonzero((left > 0) & (shards["heir"][rows] == 0))
+    owners = shards["owner"][rows[there]].tolist()
+    for owner, count in zip(owners, left[there].tolist(), strict=True):
+        found[owner] += count
+    if state.replays:
+        # Not all of them need be of a consumer's slots: asking tells.
+        replays = sum(state.references(space.id).count for space in state.replays)
+        replays -= int(shards["replaying"].sum())
+        if replays > 0:
+            found.update({each.number: replays for each in state.consumers})
+    return found
 
 
 def _given(refs: Sequence[Refs]) -> list[Given]:

@@ -331,6 +331,13 @@ class Handling:
             self._asked += len(claims)
         return sorted(claims, key=lambda message: message._job)
 
+    def doubt(self) -> None:
+        """Claims went wrong: nothing is begun until the broker was heard again."""
+        with self._lock:
+            self._sure_until = 0.0
+            self._withdraw()
+            self._claiming = False
+
     def claimed(self, claims: Sequence[TopicMessage], taken: Sequence[bool]) -> None:
         """What the broker says; one that has moved on, or may have, is not handled here."""
         with self._lock:

@@ -206,7 +206,9 @@ class RemoteTopics:
             _shard(_named(found)) for found in await self._remote.ask("TOPIC.SHARDS", name.name)
         ]
 
-    async def errors(self, name: LogName, start: int = 0, count: int = 1000) -> list[TopicError]:
+    async def errors(
+        self, name: LogName, start: int = 0, count: int = 1000, *, job: int = 0
+    ) -> list[TopicError]:
         return [
             TopicError(
                 offset=found[b"offset"],
@@ -219,7 +221,7 @@ class RemoteTopics:
                 final=_truth(found[b"final"]),
                 job=found[b"replay"],
             )
-            for found in await self._remote.ask("TOPIC.ERRORS", name.name, start, count)
+            for found in await self._remote.ask("TOPIC.ERRORS", name.name, start, count, job)
         ]
 
 

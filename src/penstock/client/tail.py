@@ -278,14 +278,17 @@ class Tailing:
     async def _claim(self) -> None:
         """Acknowledge what workers are about to get, and let them have it."""
         while claims := self.handling.take_claims():
+            token = self.token
             try:
                 acked = await self.ack(refs_of(claims), [], [])
             except PenstockError as error:
                 # Whether they count is not known. At most once: nobody here handles them.
+                self.handling.doubt()
                 self.handling.claimed(claims, [False] * len(claims))
-                if isinstance(error, FencedError):
-                    raise UnavailableError(f"the broker was lost: {error}") from error
-                raise
+                if token == self.token:
+                    fenced = isinstance(error, FencedError)
+                    self.broken(UnavailableError(str(error)) if fenced else error)
+                return
             self.handling.claimed(claims, acked.taken)
             if acked.paused:
                 self.paused()

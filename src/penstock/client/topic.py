@@ -259,13 +259,12 @@ class AsyncTopic(AsyncHandle):
 
         async def found(topics: TopicBackend, _: int | None) -> list[TopicError]:
             errors: list[TopicError] = []
-            start = 0
-            while True:
-                page = await topics.errors(name, start, ERRORS_PAGE)
+            start = job = 0
+            # A page is short where messages are large, so only an empty one is the end.
+            while page := await topics.errors(name, start, ERRORS_PAGE, job=job):
                 errors += map(TopicError.of, page)
-                if len(page) < ERRORS_PAGE:
-                    return errors
-                start = page[-1].offset + 1
+                start, job = page[-1].offset, page[-1].job + 1
+            return errors
 
         return self._run(found, again=True)
 
@@ -310,7 +309,7 @@ def pushed_columns(messages: object) -> tuple[list[bytes], list[Tag] | None]:
         elif not isinstance(each, tuple | list) or len(each) != 2:
             raise InvalidError(f"message {i} is data, or (shard key, data), not {each!r:.100}")
     keys, data = zip(*listed, strict=True)
-    return list(data), list(keys) if any(keys) else None
+    return list(data), list(keys) if any(key not in (None, "", b"") for key in keys) else None
 
 
 def _arrow_columns(batch: pa.RecordBatch | pa.Table) -> tuple[list[bytes], list[Tag] | None]:

@@ -107,5 +107,5 @@ class TopicBackend(Protocol):
     async def shards(self, name: LogName) -> list[ShardInfo]: ...
 
     async def errors(
-        self, name: LogName, start: int = 0, count: int = 1000
+        self, name: LogName, start: int = 0, count: int = 1000, *, job: int = 0
     ) -> list[TopicError]: ...

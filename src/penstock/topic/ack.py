@@ -6,7 +6,8 @@ Contract     `ack_step` replies with what was taken. Only whoever was handed a m
              handler's effects happen exactly once.
 Failures     The error is recorded with its message. It is tried again until it failed
              `max_attempts` times, meanwhile it stays with its consumer; then it is errored, and its
-             key goes on.
+             key goes on. A failure that says which attempt it was counts once, however often it is
+             told: whoever lost the answer gets the same one.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import numpy as np
 from penstock.codec.keys import error_key
 from penstock.codec.scalars import U16_MAX
 from penstock.codec.topic import Attempt
-from penstock.codec.topicerror import ErrorRow, encode_error
+from penstock.codec.topicerror import ErrorRow, decode_error, encode_error
 from penstock.errors import InvalidError
 from penstock.log.catalogue import LogName
 from penstock.log.decision import Step
@@ -39,6 +40,7 @@ class Failed(msgspec.Struct, frozen=True):
     epoch: int
     error: str
     space: int = LIVE
+    attempt: int = 0  # from 1 on; 0: one more than before
 
 
 class Settled(msgspec.Struct, frozen=True):
@@ -60,7 +62,7 @@ def ack_step(
     """-> Settled"""
     if not 1 <= max_attempts <= U16_MAX:
         raise InvalidError(f"max_attempts is 1 to {U16_MAX:,}, not {max_attempts:,}")
-    failed_ones = [given([each.offset], [each.epoch], each.space) for each in failures]
+    failed_ones = _by_space(failures)
 
     async def body(draft: Draft) -> Settled:
         known = draft.state.consumer(consumer)
@@ -71,11 +73,18 @@ def ack_step(
             if strict and not mine.all():
                 raise StaleError("a message has moved on; nothing was done")
             taken += mine.tolist()
-        outcomes: list[str] = []
-        for failure, named in zip(failures, failed_ones, strict=True):
-            outcomes.append(await _fail(draft, consumer, number, failure, named, max_attempts))
-            if strict and outcomes[-1] == "stale":
+        outcomes = [""] * len(failures)
+        for places, named in failed_ones:
+            mine, _ = await held(draft, named, number)
+            if strict and not mine.all():
                 raise StaleError("a message has moved on; nothing was done")
+            told = [failures[i] for i in places]
+            found = await _fail(draft, consumer, told, mine.tolist(), max_attempts)
+            final = np.array([each == "errored" for each in found], np.bool_) & mine
+            errored = Given(named.space, named.offsets[final], named.epochs[final])
+            await _settle(draft, errored, number, "errored")
+            for i, outcome in zip(places, found, strict=True):
+                outcomes[i] = outcome
         hand_over(draft)
         return Settled(taken, outcomes, draft.head.paused)
 
@@ -108,25 +117,51 @@ async def _settle(draft: Draft, named: Given, number: int, counter: str) -> Mask
     return mine
 
 
+def _by_space(failures: Sequence[Failed]) -> list[tuple[list[int], Given]]:
+    """-> for each space which of them, and their messages"""
+    places: dict[int, list[int]] = {}
+    for i, each in enumerate(failures):
+        places.setdefault(each.space, []).append(i)
+    return [
+        (mine, given([failures[i].offset for i in mine], [failures[i].epoch for i in mine], space))
+        for space, mine in places.items()
+    ]
+
+
 async def _fail(
-    draft: Draft, consumer: str, number: int, failure: Failed, named: Given, max_attempts: int
-) -> str:
-    mine, _ = await held(draft, named, number)
-    if not mine.all():
-        return "stale"
-    others = tuple(
-        each
-        for each in draft.head.attempts
-        if (each.space, each.offset) != (failure.space, failure.offset)
-    )
-    before = next((each.count for each in draft.head.attempts if each not in others), 0)
-    attempts = before + 1
-    final = attempts >= max_attempts
-    row = ErrorRow(draft.now_ms, attempts, final, consumer, failure.error[:ERROR_CHARS_MAX])
-    key = error_key(draft.state.id, failure.offset, failure.space)
-    draft.rows[key] = encode_error(row)
-    if final:
-        await _settle(draft, named, number, "errored")
-        return "errored"
-    draft.set_head(attempts=(*others, Attempt(failure.space, failure.offset, attempts)))
-    return "again"
+    draft: Draft, consumer: str, failures: Sequence[Failed], mine: Sequence[bool], max_attempts: int
+) -> list[str]:
+    """These of one space: count the attempts, record the errors. -> again, errored or stale"""
+    counts = {(each.space, each.offset): each.count for each in draft.head.attempts}
+    outcomes: dict[tuple[int, int], str] = {}
+    found: list[str] = []
+    for failure, is_held in zip(failures, mine, strict=True):
+        named = failure.offset, failure.epoch
+        if not is_held:
+            # Twice in one request, or told before.
+            found.append(outcomes.get(named) or await _before(draft, consumer, failure))
+            continue
+        place = failure.space, failure.offset
+        before = counts.get(place, 0)
+        counted = 0 < failure.attempt <= before
+        if not counted:
+            before = counts[place] = before + 1
+        final = before >= max_attempts
+        if final or not counted:
+            row = ErrorRow(draft.now_ms, before, final, consumer, failure.error[:ERROR_CHARS_MAX])
+            draft.rows[error_key(draft.state.id, failure.offset, failure.space)] = encode_error(row)
+        outcomes[named] = "errored" if final else "again"
+        found.append(outcomes[named])
+    if len(counts) != len(draft.head.attempts) or "again" in found:
+        draft.set_head(attempts=tuple(Attempt(*place, n) for place, n in counts.items()))
+    return found
+
+
+async def _before(draft: Draft, consumer: str, failure: Failed) -> str:
+    """What is said about a message that is not this consumer's now."""
+    if failure.attempt:
+        value = await draft.view.store.get(error_key(draft.state.id, failure.offset, failure.space))
+        row = None if value is None else decode_error(value)
+        if row is not None and row.final and row.consumer == consumer:
+            return "errored" if row.attempts == failure.attempt else "stale"
+    return "stale"

@@ -77,10 +77,12 @@ async def _feed_live(draft: Draft, log: LogState, fed: int) -> None:
 
 async def _feed_replay(draft: Draft, log: LogState, space: Space) -> bool:
     low = max(space.fed, log.first)
-    high = min(low + FEED_COUNT, space.end)
-    if low >= high:
+    high = min(low + FEED_COUNT, space.end, log.next)
+    if low >= space.end:
         draft.spaces[space.id] = msgspec.structs.replace(space, fed=space.end)
         return False
+    if low >= high:
+        return True  # the rest is pushed in this very tick
     await draft.add(space.id, low, await read_slots(draft.view, log, low, high, draft.state.slots))
     return high < space.end and draft.state.references(space.id).count + high - low < FEED_LOW
 

@@ -53,9 +53,9 @@ async def held(draft: Draft, named: Given, token: int) -> tuple[Mask, Slots]:
     owners = draft.shards["owner"][open_rows(draft.shards)]
     mine = alive & (epochs == named.epochs) & (epochs_of(draft.shards)[slots] == named.epochs)
     mine &= owners[slots] == token
-    _, first = np.unique(named.offsets, return_index=True)
-    if len(first) < len(named.offsets):
-        once = np.zeros(len(named.offsets), np.bool_)
-        once[first] = True
-        mine &= once
+    places = np.flatnonzero(mine)
+    _, first = np.unique(named.offsets[places], return_index=True)
+    if len(first) < len(places):
+        mine = np.zeros(len(named.offsets), np.bool_)
+        mine[places[first]] = True
     return mine, slots

@@ -7,7 +7,8 @@ Contract     A registration has a number, its token, which is never given twice.
 Moves        Joining and leaving spread the slots evenly (assign.py). A slot of a live consumer that
              has messages running is *promised* first: it gets no more, and moves to its heir once
              nothing of it runs. So no message is handed out twice because somebody joined.
-             `rebalance` does not wait for that: running messages of slots that move are fenced.
+             `rebalance` does not wait for that: running messages of slots that move are fenced. It
+             evens out the backlog, too.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from penstock.codec.topic import OPEN_END, Consumer
 from penstock.errors import ConflictError, InvalidError, NotFoundError
 from penstock.log.catalogue import LogName
 from penstock.log.decision import Step, View
-from penstock.topic.assign import assign
+from penstock.topic.assign import assign, even_out
 from penstock.topic.draft import Draft, draft_step, topic_step
 from penstock.topic.push import make_draft, route_all
 from penstock.topic.shards import backlog, busy, move, open_rows
@@ -152,7 +153,10 @@ def spread(draft: Draft, *, fence: bool = False) -> int:
     heirs: list[int] = shards["heir"][rows].tolist()
     # An heir counts as the owner; one that is gone does not.
     promised = [heir if heir in live else owner for owner, heir in zip(owners, heirs, strict=True)]
-    plan = assign(promised, live, backlog(shards).tolist())
+    left = backlog(shards).tolist()
+    plan = assign(promised, live, left)
+    if fence and live:
+        plan = even_out(plan, live, left)
     is_busy = busy(shards)
     slots: list[int] = []
     for slot, (owner, taker) in enumerate(zip(owners, plan, strict=True)):

@@ -1,8 +1,9 @@
 """Polling: a consumer gets messages of its slots, in the order of the all-log; undoing that.
 
 Contract     `poll_step` replies with references, which are marked with the epoch of their slot and
-             count as running. `give_back_step` makes running messages wait again: some that were not begun, or (`undo`) some that were never
-             answered with, which then were never emitted either.
+             count as running. `give_back_step` makes running messages wait again: some that were
+             not begun, or (`undo`) some that were never answered with, which then were never
+             emitted either.
 Order        Within a slot the lowest offset first, so within a key. Where live messages and replays
              wait, both get their share.
 Parts        A poll looks at LOOKED_PAGES pages of live messages at most. Where it found nothing by

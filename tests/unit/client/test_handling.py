@@ -29,7 +29,7 @@ class World:
             self.time,
             lambda callback: self._call(callback),
         )
-        for name in ("results", "room", "idle", "doubt", "stop"):
+        for name in ("results", "claims", "room", "idle", "doubt", "stop"):
             setattr(self.handling, f"on_{name}", lambda name=name: self.told.append(name))
         self.handling.heard(self.time.now)
 
@@ -107,16 +107,107 @@ def test_what_was_handled_before_a_loss_is_not_acknowledged() -> None:
     assert world.handling.lost == 2
 
 
-def test_without_acking_there_are_no_results_and_nothing_is_dropped() -> None:
+def claim(world: World, *taken: bool) -> list[TopicMessage]:
+    """The loop asks the broker, which says so. -> what was claimed"""
+    claims = world.handling.take_claims()
+    world.handling.claimed(claims, taken or [True] * len(claims))
+    return claims
+
+
+def test_without_acking_a_message_is_begun_once_its_claim_is_acknowledged() -> None:
+    world = World(ack=False)
+    first, second = world.add("a", "b")
+    assert world.handling.begin(wait=False) is None
+    assert world.handling.begin(wait=False) is None
+    assert world.told == ["claims"], "told once"
+    assert claim(world) == [first], "as many as there are workers"
+    assert world.begin() is first
+    assert world.handling.begin(wait=False) is None
+    assert world.handling.take_claims() == []
+    world.handling.finish(first, [])
+    assert world.handling.take_results() == []
+    assert world.handling.begin(wait=False) is None
+    assert claim(world) == [second]
+    assert world.begin() is second
+
+
+def test_without_acking_what_is_not_claimed_can_be_given_back() -> None:
+    world = World(ack=False, workers=2)
+    messages = world.add("a", "b", "c")
+    assert world.handling.begin(wait=False) is None
+    assert world.handling.drop(lambda message: True) == messages[2:]
+    assert claim(world, True, False) == messages[:2]
+    assert world.begin() is messages[0]
+    assert world.handling.begin(wait=False) is None, "the other one has moved on"
+    assert world.handling.lost == 1
+
+
+def test_without_acking_a_failure_is_tried_again_without_another_claim() -> None:
     world = World(ack=False, max_attempts=2)
-    (message,) = world.add("a")
-    assert world.handling.drop(lambda message: True) == []
+    message, second = world.add("a", "a")
+    world.handling.begin(wait=False)
+    claim(world)
     world.handling.fail(world.begin(), ValueError("no"))
+    assert world.handling.drop(lambda message: True) == [second]
     assert world.begin() is message
     assert message.attempt == 2
     world.handling.fail(message, ValueError("no"))
     assert world.handling.begin(wait=False) is None
     assert world.handling.take_results() == []
+
+
+def test_what_is_claimed_is_handled_after_stop_and_what_is_not_asked_is_left() -> None:
+    world = World(ack=False, workers=3)
+    world.add("a", "b")
+    world.handling.begin(wait=False)
+    (first, second), _ = world.handling.take_claims(), world.add("c")
+    assert world.handling.begin(wait=False) is None  # the third is a claim, and not asked for
+    world.handling.stop()
+    assert not world.handling.over
+    world.handling.claimed([first, second], [True, False])
+    assert world.begin() is first
+    assert world.handling.begin() is None, "nothing more comes"
+    assert not world.handling.idle
+    world.handling.finish(first, [])
+    assert world.handling.idle
+    assert "idle" in world.told
+
+
+def test_a_claim_that_went_wrong_waits_until_the_broker_is_heard() -> None:
+    world = World(ack=False)
+    first, second = world.add("a", "b")
+    world.handling.begin(wait=False)
+    claims = world.handling.take_claims()
+    world.handling.doubt()
+    world.handling.claimed(claims, [False])
+    assert world.handling.begin(wait=False) is None
+    assert world.told == ["claims", "doubt"]
+    world.handling.heard(world.time.now)
+    assert world.handling.begin(wait=False) is None
+    assert (claims, world.handling.take_claims()) == ([first], [second])
+
+
+def test_after_a_loss_what_was_acknowledged_is_still_handled_here() -> None:
+    world = World(ack=False)
+    world.add("a", "b")
+    world.handling.begin(wait=False)
+    (first,) = claim(world)
+    assert world.handling.clear() == 1
+    assert world.begin() is first
+    world.handling.finish(first, [])
+    assert world.handling.begin(wait=False) is None
+
+
+def test_what_was_claimed_for_workers_that_are_gone_runs_no_more() -> None:
+    world = World(ack=False)
+    world.add("a")
+    world.handling.begin(wait=False)
+    claim(world)
+    world.handling.stop()
+    assert not world.handling.idle
+    world.handling.ended()
+    assert world.handling.idle
+    assert world.handling.lost == 1
 
 
 def test_a_failure_that_does_not_count_leaves_its_message_as_it_was() -> None:

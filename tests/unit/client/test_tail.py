@@ -49,7 +49,7 @@ def settled(topic: penstock.Topic) -> bool:
 
 def balanced(topic: penstock.Topic) -> bool:
     stats = topic.stats()
-    return stats.acked + stats.errored + stats.waiting + stats.running == stats.inserted
+    return stats.emitted >= stats.acked + stats.errored + stats.running
 
 
 # ---- what a handler gets ----------------------------------------------------------------------
@@ -141,6 +141,91 @@ def test_with_acking_a_message_is_done_when_its_handler_returns(topic: penstock.
         until(lambda: topic.stats().acked == 1)
 
 
+def test_without_acking_what_was_not_handled_is_left_to_others(topic: penstock.Topic) -> None:
+    first: list[int] = []
+    enough = threading.Event()
+
+    def handle(message: penstock.TopicMessage) -> None:
+        first.append(message.offset)
+        if len(first) == 5:
+            enough.set()
+
+    topic.push_many([("k", b"")] * 5)
+    with topic.tail(handle, ack=False):
+        assert enough.wait(PATIENCE_SECONDS)
+        topic.push_many([("k", b"")] * 200)
+    assert topic.stats().acked == len(first), "what was fetched ahead was not handed out"
+    second: list[int] = []
+    with topic.tail(lambda message: second.append(message.offset), ack=False):
+        until(lambda: settled(topic))
+    assert first + second == list(range(205))
+
+
+def test_without_acking_a_pause_leaves_what_was_fetched_ahead(topic: penstock.Topic) -> None:
+    seen: list[int] = []
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(message: penstock.TopicMessage) -> None:
+        begun.set()
+        go_on.wait(PATIENCE_SECONDS)
+        seen.append(message.offset)
+
+    topic.push_many([("k", b"")] * 20)
+    with topic.tail(handle, ack=False, heartbeat=0.3):
+        assert begun.wait(PATIENCE_SECONDS)
+        assert topic.pause(wait=PATIENCE_SECONDS) is True
+        stats = topic.stats()
+        assert (stats.acked, stats.running, stats.waiting) == (1, 0, 19)
+        go_on.set()
+        until(lambda: seen == [0])
+        assert topic.stats().acked == 1
+        topic.play()
+        until(lambda: len(seen) == 20)
+    assert seen == list(range(20))
+
+
+def test_without_acking_large_messages_are_all_handled(topic: penstock.Topic) -> None:
+    """One answer does not hold all of them."""
+    seen: list[int] = []
+    for _ in range(20):
+        topic.push(bytes(1 << 20), shard_key="k")
+    with topic.tail(lambda message: seen.append(message.offset), ack=False):
+        until(lambda: len(seen) == 20)
+    assert seen == list(range(20))
+
+
+def test_without_acking_keys_stay_in_order_when_another_consumer_joins(
+    topic: penstock.Topic,
+) -> None:
+    lock = threading.Lock()
+    order: dict[str | None, list[int]] = defaultdict(list)
+    some = threading.Event()
+
+    def handle(message: penstock.TopicMessage) -> None:
+        with lock:
+            order[message.shard_key].append(message.offset)
+            some.set()
+
+    def handle_slowly(message: penstock.TopicMessage) -> None:
+        handle(message)
+        time.sleep(0.002)  # the other one comes while much of what was fetched is not begun
+
+    topic.push_many([(f"k{i % 8}", b"") for i in range(400)])
+    with topic.tail(handle_slowly, ack=False):
+        assert some.wait(PATIENCE_SECONDS)
+        with topic.tail(handle, ack=False, workers=3):
+            until(lambda: settled(topic))
+    assert sum(map(len, order.values())) == 400
+    # What was handed out is done: it alone may be late when its key has moved on.
+    assert all(
+        any(
+            offsets[:i] + offsets[i + 1 :] == sorted(set(offsets) - {late})
+            for i, late in enumerate(offsets)
+        )
+        for offsets in order.values()
+    )
+
+
 # ---- failures ---------------------------------------------------------------------------------
 
 
@@ -204,6 +289,34 @@ def test_without_acking_failures_are_tried_again_by_the_same_consumer(
     assert seen == [1, 2, 3]
 
 
+def test_all_errors_are_listed_however_large_their_messages_are(topic: penstock.Topic) -> None:
+    def handle(message: penstock.TopicMessage) -> None:
+        raise ValueError("no")
+
+    for _ in range(18):
+        topic.push(bytes(1 << 20))
+    with topic.tail(handle):
+        until(lambda: topic.stats().errored == 18)
+    assert [error.offset for error in topic.errors()] == list(range(18))
+
+
+def test_all_errors_are_listed_with_those_of_replays(
+    topic: penstock.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.topic.ERRORS_PAGE", 3)
+
+    def handle(message: penstock.TopicMessage) -> None:
+        raise ValueError("no")
+
+    topic.push_many([b"x"] * 7)
+    with topic.tail(handle):
+        until(lambda: settled(topic))
+        topic.replay(0)
+        until(lambda: settled(topic))
+    found = [(error.offset, error.replay) for error in topic.errors()]
+    assert found == [(offset, replay) for offset in range(7) for replay in (False, True)]
+
+
 # ---- transactions -----------------------------------------------------------------------------
 
 
@@ -258,6 +371,20 @@ def test_an_effect_that_is_refused_is_a_failure_and_what_came_after_it_is_handle
     assert [error.data for error in finals] == [b"bad"]
     assert "there is no such queue" in finals[0].error
     assert balanced(topic)
+
+
+def test_a_transaction_whose_handler_raised_is_closed(topic: penstock.Topic) -> None:
+    kept: list[penstock.Tx] = []
+
+    def handle(message: penstock.TopicMessage, tx: penstock.Tx) -> None:
+        kept.append(tx)
+        raise ValueError("no")
+
+    topic.push(b"x")
+    with topic.tail(handle, tx=True):
+        until(lambda: settled(topic))
+    with pytest.raises(InvalidError, match="is done"):
+        kept[0].write("s", b"x")
 
 
 def test_a_transaction_is_checked_where_it_is_used(topic: penstock.Topic) -> None:
@@ -528,15 +655,65 @@ async def test_an_asynchronous_handler_that_raises_is_recorded(tmp_path: Path) -
     async with await penstock.aio.open(tmp_path / "d") as db:
         topic = db.topic("t")
 
-        async def handle(message: penstock.TopicMessage) -> None:
+        kept: list[penstock.Tx] = []
+
+        async def handle(message: penstock.TopicMessage, tx: penstock.Tx) -> None:
+            kept.append(tx)
             raise ValueError("no")
 
         await topic.push(b"x")
-        consumer = await topic.tail(handle, consumer="c")
+        consumer = await topic.tail(handle, consumer="c", tx=True)
         while not (await topic.stats()).errored:
             await asyncio.sleep(0.002)
         await consumer.shutdown()
         assert [error.error for error in await topic.errors()] == ["ValueError: no"]
+        with pytest.raises(InvalidError, match="is done"):
+            kept[0].write("s", b"x")
+
+
+async def test_an_asynchronous_consumer_without_acking_handles_each_message_once(
+    tmp_path: Path,
+) -> None:
+    async with await penstock.aio.open(tmp_path / "d") as db:
+        topic = db.topic("t")
+        seen: list[int] = []
+        acked: list[int] = []
+
+        async def handle(message: penstock.TopicMessage) -> None:
+            seen.append(message.offset)
+            acked.append((await topic.stats()).acked)
+
+        await topic.push_many([("k", b"")] * 30)
+        async with topic.tail(handle, ack=False, workers=2):
+            while len(seen) < 5:
+                await asyncio.sleep(0.002)
+        assert (await topic.stats()).acked == len(seen)
+        assert all(have > offset for have, offset in zip(acked, seen, strict=True))
+        async with topic.tail(handle, ack=False, workers=2):
+            while len(seen) < 30:
+                await asyncio.sleep(0.002)
+        assert seen == list(range(30))
+
+
+async def test_a_loop_that_ends_leaves_no_claim_that_nobody_handles(tmp_path: Path) -> None:
+    async with await penstock.aio.open(tmp_path / "d") as db:
+        topic = db.topic("t")
+        begun = asyncio.Event()
+
+        async def handle(message: penstock.TopicMessage) -> None:
+            begun.set()
+            await asyncio.sleep(PATIENCE_SECONDS)
+
+        await topic.push_many([(None, b"")] * 10)
+        consumer = await topic.tail(handle, ack=False, workers=3)
+        await begun.wait()
+        for task in consumer._tasks:  # as asyncio.run does at its end
+            task.cancel()
+        while not all(each.zombie for each in await topic.consumers()):
+            await asyncio.sleep(0.002)
+        stats = await topic.stats()
+        assert stats.acked <= 3
+        assert stats.waiting == 10 - stats.acked
 
 
 async def test_a_loop_that_ends_without_shutdown_leaves_its_share_to_others(

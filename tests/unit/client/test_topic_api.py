@@ -122,6 +122,8 @@ def test_a_pause_without_consumers_is_at_once(shared_db: Any, name: str) -> None
         (lambda db, t: t.push_many([("k", b""), "text"]), "message 1"),
         (lambda db, t: t.push_many([("k", "text")]), "bytes"),
         (lambda db, t: t.push_many([b"", "text"]), "bytes"),
+        (lambda db, t: t.push_many([(0, b"x")]), "key"),
+        (lambda db, t: t.push_many([(False, b"x"), (None, b"")]), "key"),
         (lambda db, t: t.push_many(pa.table({"data": [b""], "tag": ["x"]})), "shard_key"),
         (lambda db, t: t.push_many(pa.table({"data": [b"", None]})), "null"),
         (lambda db, t: t.replay(-1), "start"),

@@ -122,6 +122,7 @@ def packed(value: object) -> bytes:
         ("TOPIC.SHARDS t", ShowTopic(T, "shards")),
         ("TOPIC.ERRORS t", ShowErrors(T)),
         ("TOPIC.ERRORS t 5 10", ShowErrors(T, 5, 10)),
+        ("TOPIC.ERRORS t 5 10 2", ShowErrors(T, 5, 10, 2)),
     ],
 )
 def test_words_become_a_request(line: str, request_: object) -> None:
@@ -173,6 +174,8 @@ def test_words_become_a_request(line: str, request_: object) -> None:
         "TOPIC.CONFIG t COMPACT yes",
         "TOPIC.LS a b",
         "TOPIC.ERRORS t x",
+        "TOPIC.ERRORS t 1 2 x",
+        "TOPIC.ERRORS t 1 2 3 4",
     ],
 )
 def test_wrong_words_are_refused(line: str) -> None:
@@ -226,7 +229,7 @@ def test_nodes_are_checked_and_their_keys_hashed_here() -> None:
 
 def test_packed_requests_are_the_same_as_words() -> None:
     effects: list[Effect] = [TxPush("u", b"x", b"k"), TxWrite("s", b"z"), TxPublish(Item(b"p"))]
-    settling = Settling([Refs([1], [2], 3)], [Failure(4, 2, "why")], 3, effects)
+    settling = Settling([Refs([1], [2], 3)], [Failure(4, 2, "why", attempt=2)], 3, effects)
     found = parse("TOPIC.ACK", "t", "c", "7", "PACKED", packed(settling))
     assert found == AckMessages(T, "c", 7, settling, packed=True)
     refs = [Refs([1, 2], [3, 4])]
@@ -243,6 +246,7 @@ def test_packed_requests_are_the_same_as_words() -> None:
         {"done": [{"offsets": ["1"], "epochs": [3]}]},
         {"done": [{"offsets": [1], "epochs": [3], "job": -1}]},
         {"failures": [{"offset": 1 << 63, "epoch": 1, "error": ""}]},
+        {"failures": [{"offset": 1, "epoch": 1, "error": "", "attempt": -1}]},
         {"max_attempts": 0},
         {"tx": [{"type": "shout", "data": b""}]},
         {"tx": [{"type": "publish", "item": {"payload": b"x", "reserved": 5}}]},

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from penstock.topic.assign import assign
+from penstock.topic.assign import assign, even_out
 
 EVEN = [0] * 32
 
@@ -71,3 +71,52 @@ def test_the_same_input_gives_the_same_plan(slots: int) -> None:
     backlog = [(slot * 7) % 5 for slot in range(slots)]
     plans = {tuple(assign([0] * slots, [3, 1, 2], backlog)) for _ in range(5)}
     assert len(plans) == 1
+
+
+def load_of(owners: list[int], backlog: list[int]) -> dict[int, int]:
+    found = dict.fromkeys(owners, 0)
+    for owner, count in zip(owners, backlog, strict=True):
+        found[owner] += count
+    return found
+
+
+def test_slots_change_places_until_the_backlog_is_even() -> None:
+    owners = [1, 1, 2, 2]
+    now = even_out(owners, [1, 2], [1000, 1000, 0, 0])
+    assert load_of(now, [1000, 1000, 0, 0]) == {1: 1000, 2: 1000}
+    assert shares(now) == [2, 2]
+    assert moved(owners, now) == 2
+
+
+def test_a_slot_goes_to_whoever_has_fewer_without_one_in_return() -> None:
+    owners = [1, 1, 2]
+    now = even_out(owners, [1, 2], [50, 50, 10])
+    assert load_of(now, [50, 50, 10]) == {1: 50, 2: 60}
+    assert moved(owners, now) == 1
+
+
+@pytest.mark.parametrize(
+    ("owners", "backlog"),
+    [
+        ([1, 1, 2, 2], [0, 0, 0, 0]),
+        ([1, 1, 2, 2], [5, 5, 5, 5]),
+        ([1, 2], [1000, 0]),  # the same for the other
+        ([1, 1, 2, 2], [1000, 1, 0, 1]),  # it would only be taken elsewhere
+        ([1, 1, 2, 2], [1000, 5, 990, 4]),  # not worth it
+        ([1, 1, 1], [9, 9, 9]),
+    ],
+)
+def test_nothing_changes_places_where_that_is_worth_nothing(
+    owners: list[int], backlog: list[int]
+) -> None:
+    assert even_out(owners, sorted(set(owners)), backlog) == owners
+
+
+def test_the_largest_backlog_is_near_the_average_with_as_many_slots_as_before() -> None:
+    backlog = [(slot * 37) % 101 for slot in range(64)]
+    consumers = [3, 8, 9, 20, 21]
+    owners = assign([0] * 64, consumers, [0] * 64)
+    now = even_out(owners, consumers, backlog)
+    assert shares(now) == shares(owners)
+    assert max(load_of(now, backlog).values()) <= 1.02 * sum(backlog) / 5
+    assert even_out(now, consumers, backlog) == now

@@ -17,8 +17,11 @@ from penstock.log.catalogue import stream_name
 from penstock.queue.item import Item
 from penstock.queue.state import queue_name
 from penstock.topic.draft import HOLDER
-from penstock.topic.item import prepare_push
-from penstock.topic.shards import CLOSED_MAX
+from penstock.topic.feed import feed_step
+from penstock.topic.item import prepare_push, slot_of
+from penstock.topic.push import push_step
+from penstock.topic.replay import replay_step
+from penstock.topic.shards import CLOSED_MAX, waiting
 from penstock.topic.state import topic_name
 from unit.broker.driver import BrokerWorld
 from unit.topic.driver import T, TopicWorld
@@ -125,14 +128,6 @@ async def test_acks_that_come_with_a_poll(world: TopicWorld) -> None:
     await c.poll(2)
     assert [offset for offset, _ in await c.poll(2, done=c.refs())] == [2, 3]
     assert (await world.counters())["acked"] == 2
-
-
-async def test_without_acking_a_message_is_done_when_it_is_emitted(world: TopicWorld) -> None:
-    await world.push(2)
-    c = await world.joined("c")
-    assert len(await c.poll(settle=True)) == 2
-    counters = await world.counters()
-    assert (counters["emitted"], counters["acked"], counters["running"]) == (2, 2, 0)
 
 
 async def test_a_silent_consumer_is_a_zombie_and_what_it_had_comes_to_another(
@@ -320,7 +315,6 @@ async def test_pause_waits_for_what_runs(world: TopicWorld) -> None:
 async def test_pause_waits_for_answers_that_are_under_way(
     world: TopicWorld, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Acked at emission, so nothing runs; but it was not handed out yet."""
     await world.push(1)
     c = await world.joined("c")
     gate, part = asyncio.Event(), world.topics._part
@@ -330,13 +324,14 @@ async def test_pause_waits_for_answers_that_are_under_way(
         return await part(*arguments)
 
     monkeypatch.setattr(world.topics, "_part", slow)
-    polling = asyncio.ensure_future(c.poll(settle=True))
+    polling = asyncio.ensure_future(c.poll())
     await world.world.settle()
     pausing = asyncio.ensure_future(world.topics.pause(T))
     await world.world.settle()
     assert not pausing.done()
     gate.set()
     assert await polling == [(0, b"0")]
+    await c.ack()
     assert await pausing
 
 
@@ -717,3 +712,61 @@ async def test_a_topic_holds_its_log_from_the_first_message_on(world: TopicWorld
         return None if value is None else decode_hold(value)
 
     assert await world.broker.committer.read(held) == 0
+
+
+async def test_rebalance_spreads_the_backlog_and_joining_does_not(world: TopicWorld) -> None:
+    await world.topics.push(T, prepare_push([b"x"]), slots=4)
+    a, b = await world.joined("a"), await world.joined("b")
+    owned = {each.id: each.slots for each in await world.topics.consumers(T)}
+    keys = {slot_of(key.encode(), 4): key for key in map(str, range(100))}
+    for slot in owned["a"]:
+        await world.topics.push(T, prepare_push([b""] * 100, [keys[slot]] * 100))
+    assert len(await b.poll(1000)) <= 1
+    assert await world.topics.rebalance(T) == 2
+    assert len(await a.poll(1000)) in (100, 101)
+    assert len(await b.poll(1000)) in (99, 100, 101)
+    assert [len(each.slots) for each in await world.topics.consumers(T)] == [2, 2]
+    assert await world.topics.rebalance(T) == 0
+
+
+async def test_a_commit_looks_once_at_what_waits_for_however_many_consumers(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tailers = [await world.joined(f"c{i}") for i in range(20)]
+    polls = [asyncio.ensure_future(each.poll(wait_ms=None)) for each in tailers]
+    await world.world.settle()
+    looks = 0
+
+    def counted(shards: Any) -> Any:
+        nonlocal looks
+        looks += 1
+        return waiting(shards)
+
+    monkeypatch.setattr("penstock.broker.topictails.waiting", counted)
+    await world.push(1, ["k"])
+    await world.world.settle()
+    assert sum(each.done() for each in polls) == 1
+    assert 0 < looks <= 6, "once for all, and a few times for the one that is served"
+    for each in polls:
+        each.cancel()
+    await asyncio.gather(*polls, return_exceptions=True)
+    assert world.topics._pollers == {}
+
+
+async def test_a_replay_of_what_is_pushed_in_the_same_tick_is_fed_after_it(
+    world: TopicWorld,
+) -> None:
+    await world.push(5, ["k"])
+    request = world.broker.committer.request
+    replies: tuple[list[Any], ...] = await asyncio.gather(
+        request(push_step(T, prepare_push([b"5"], ["k"]))),
+        request(replay_step(T, 4, None)),
+        request(feed_step(T)),
+    )
+    _, (begun,), (more,) = replies
+    assert (begun.first, begun.end, more) == (4, 6, True)
+    c = await world.joined("c")
+    await world.world.settle()
+    await c.poll()
+    replays = [part.offsets for part in c.parts if part.job]
+    assert replays == [[4, 5]]

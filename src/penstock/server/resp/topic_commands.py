@@ -43,7 +43,7 @@ TOPIC_COMMANDS = (
     _topic(
         "POLL", -5, ("write", "blocking"),
         "Takes messages, in the order in which each key's are to be handled. SETTLE acknowledges "
-        "them at once, DONE others before.",
+        "those that are answered with, DONE others before.",
         "topic consumer token count [WAIT milliseconds|inf] [SETTLE] [PACKED] "
         "[DONE reference … | DONEPACKED msgpack]",
     ),
@@ -71,7 +71,8 @@ TOPIC_COMMANDS = (
     ),
     _topic("PLAY", 2, ("write", "fast"), "Ends a pause.", "topic"),
     _topic(
-        "REBALANCE", 2, ("write",), "Spreads the slots evenly. Replies with how many moved.",
+        "REBALANCE", 2, ("write",),
+        "Spreads the slots and their backlog evenly. Replies with how many moved.",
         "topic",
     ),
     _topic(
@@ -92,7 +93,9 @@ TOPIC_COMMANDS = (
     _topic("CONSUMERS", 2, _READ, "Lists live and draining consumers.", "topic"),
     _topic("SHARDS", 2, _READ, "Lists shards with their counts.", "topic"),
     _topic(
-        "ERRORS", -2, _READ, "Lists messages whose handler failed, by offset.",
-        "topic [start [count]]",
+        "ERRORS", -2, _READ,
+        "Lists messages whose handler failed, by offset and replay; fewer than count where they "
+        "are large, none at the end alone.",
+        "topic [start [count [replay]]]",
     ),
 )  # fmt: skip

@@ -138,6 +138,7 @@ class ShowErrors(msgspec.Struct, frozen=True):
     name: LogName
     start: int = 0
     count: int = ERRORS_DEFAULT
+    job: int = 0
 
 
 TopicRequest = (
@@ -459,8 +460,9 @@ def parse_errors(words: list[bytes]) -> ShowErrors:
     rest = Words(words, 2)
     start = number(rest.take("the start"), "start") if rest.more() else 0
     count = number(rest.take("the count"), "count") if rest.more() else ERRORS_DEFAULT
+    job = number(rest.take("the replay"), "replay") if rest.more() else 0
     rest.end()
-    return ShowErrors(topic_of(words[1]), start, count)
+    return ShowErrors(topic_of(words[1]), start, count, job)
 
 
 TOPIC_PARSERS: dict[str, Callable[[list[bytes]], TopicRequest]] = {

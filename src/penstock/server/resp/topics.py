@@ -129,8 +129,8 @@ async def _run_small(
                     return [_consumer_map(each) for each in await topics.consumers(name)]
                 case "shards":
                     return [_shard_map(each) for each in await topics.shards(name)]
-        case ShowErrors(name, start, count):
-            return [_error_map(each) for each in await topics.errors(name, start, count)]
+        case ShowErrors(name, start, count, job):
+            return [_error_map(each) for each in await topics.errors(name, start, count, job=job)]
         case _:
             assert_never(request)
 
