@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -242,6 +243,30 @@ def test_sources_go_on_behind_what_is_committed(
     assert (error["processor"], error["inputs"]) == ("feed", [])
     assert data(db, "plain") == [b"a", b"b"]
     assert len(set(hashes(db, "out")) | set(hashes(db, "plain"))) == 8
+
+
+def test_a_live_source_is_read_while_it_waits_and_left_when_the_run_is_stopped(
+    spark: SparkSession, db: penstock.Database
+) -> None:
+    graph = Graph("g")
+    never = threading.Event()
+
+    @graph.source("in")
+    def feed(position: Any) -> Iterator[Any]:
+        yield b"event", 1
+        never.wait()
+
+    @graph.pipe("in", "out")
+    def copy(message: Message) -> bytes:
+        return message.data
+
+    with graphs.start(graph, db.location, spark=spark) as running:
+        # What it yielded passes the pipe although it waits for what comes next.
+        assert [m.data for m in db.stream("out").read(0, 1, block=60.0) if m] == [b"event"]
+        running.stop()
+        running.wait("forever")
+        assert not any(each.name == "g/feed" for each in threading.enumerate())
+    never.set()
 
 
 def test_a_source_that_repeats_a_position_is_told(

@@ -70,29 +70,27 @@ class GraphRequests:
         self._committer = committer
         self._waiters = Waiters()
         #: When the runner of a processor last asked something.
-        self._seen: dict[int, int] = {}
+        self._seen: dict[StateKey, int] = {}
 
     async def ask(self, request: Request) -> Reply:
-        if isinstance(request, Look | TakeSnapshot | ChooseInput | NarrowStep | CommitStep):
-            self._seen[request.processor] = self._committer.now_ms()
         match request:
             case OpenGraph():
                 return await self._open(request)
             case Start(topology, known):
                 reply = await self._decide(start_step(topology, known))
                 assert isinstance(reply, Started)
-                self._seen[reply.processor] = self._committer.now_ms()
+                self._see(reply.processor)
                 return reply
             case Look():
                 return await self._look(request)
             case TakeSnapshot():
-                return await self._decide(snapshot_step(request))
+                return await self._decide_seen(request.processor, snapshot_step(request))
             case ChooseInput():
-                return await self._decide(choose_step(request))
+                return await self._decide_seen(request.processor, choose_step(request))
             case NarrowStep():
-                return await self._decide(narrow_step(request))
+                return await self._decide_seen(request.processor, narrow_step(request))
             case CommitStep():
-                return await self._decide(commit_step(request))
+                return await self._decide_seen(request.processor, commit_step(request))
             case NoteFailure():
                 return await self._decide(failure_step(request))
             case ShowGraphs(graph):
@@ -110,6 +108,16 @@ class GraphRequests:
         (reply,) = await self._committer.submit(step)
         return reply  # type: ignore[no-any-return]
 
+    async def _decide_seen(self, processor_id: int, step: Step) -> Reply:
+        reply = await self._decide(step)
+        if not isinstance(reply, Fenced):
+            self._see(processor_id)
+        return reply
+
+    def _see(self, processor_id: int) -> None:
+        """That there is: whoever asks for others leaves nothing behind."""
+        self._seen[processor_state_key(processor_id)] = self._committer.now_ms()
+
     # -- looking
 
     async def _open(self, request: OpenGraph) -> Reply:
@@ -123,7 +131,7 @@ class GraphRequests:
         async def query(view: Shown) -> Reply:
             found: dict[str, list[ProcessorStatus]] = {}
             async for state in _stored(view, graph):
-                status = show_processor(view, state, self._seen.get(state.id))
+                status = show_processor(view, state, self._seen.get(processor_state_key(state.id)))
                 found.setdefault(status.graph, []).append(status)
             if graph is not None and not found:
                 raise NotFoundError(f"there is no graph {graph!r}", hint="run it once")
@@ -141,6 +149,7 @@ class GraphRequests:
             found = await self._committer.read(lambda view: _stand(view, request))
             if isinstance(found, Fenced):
                 return found
+            self._see(request.processor)
             state, tailers = found
             gone = next((each for each in tailers if each.position < each.first), None)
             if gone is not None and state.row.on_evicted is OnEvicted.SKIP and not state.under_way:
@@ -182,6 +191,8 @@ class GraphRequests:
                 self._waiters.grown(key, None if state is None else state.next)
             elif key[0] == "processor":
                 self._waiters.grown(key, None)
+                if state is None:
+                    self._seen.pop(key, None)
 
     def finished(self, error: PenstockError) -> None:
         self._waiters.end(error)

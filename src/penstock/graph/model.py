@@ -26,7 +26,12 @@ from penstock.graph.rules import (
     Function,
     check_arguments,
     check_topology,
+    checked_aliases,
+    checked_columns,
+    checked_flag,
+    checked_location,
     checked_name,
+    checked_step_max,
     checked_stream,
     checked_streams,
     one_of,
@@ -80,7 +85,7 @@ class Graph:
         self.name = checked_name("graph", name)
         self.errors = None if errors is None else checked_stream(errors)
         self.semantics: Semantics = one_of("semantics", semantics, Semantics)
-        self.cycles = cycles
+        self.cycles = checked_flag("cycles", cycles)
         self._processors: dict[str, Processor] = {}
 
     @property
@@ -149,12 +154,11 @@ class Graph:
         step_max: int | None = None,
     ) -> Callable[[F], F]:
         """The k-th entry of each input, by position; `inputs`: argument -> stream."""
-        if not isinstance(inputs, Mapping):
-            raise InvalidError("a join's inputs are a dict: argument -> stream")
+        aliases = checked_aliases(inputs)
 
         def add(function: F) -> F:
             self._add(
-                "join", function, name, [Input(*pair) for pair in inputs.items()], [output],
+                "join", function, name, [Input(*pair) for pair in aliases.items()], [output],
                 errors, semantics, on_evicted, df, order_by, step_max,
             )  # fmt: skip
             return function
@@ -263,14 +267,14 @@ class Graph:
             raise InvalidError(
                 f"graph {self.name!r} has a processor {named!r} already", hint="give it a name="
             )
-        ordered = (order_by,) if isinstance(order_by, str) else tuple(order_by)
+        checked_flag(f"{topology.id}: df", frames)
+        ordered = checked_columns(topology.id, order_by)
         if ordered and not frames:
             raise InvalidError(f"{topology.id}: order_by is for df=True")
         if frames and topology.semantics == "at_most_once":
             raise InvalidError(f"{topology.id}: df=True cannot be at_most_once: Spark may run a "
                                "frame again")  # fmt: skip
-        if step_max is not None and (not isinstance(step_max, int) or step_max < 1):
-            raise InvalidError(f"{topology.id}: step_max is a number from 1 on, not {step_max!r}")
+        checked_step_max(f"{topology.id}: step_max", step_max)
         wants = check_arguments(topology, function, frames=frames)
         self._processors[named] = Processor(
             topology, function, frames, ordered, HASH_ARGUMENT in wants, "position" in wants,
@@ -300,6 +304,7 @@ class Graph:
         """Run it on Spark, embedded where no session is given, until there is nothing more to do
         or for ever."""
         self.check()
+        checked_location(location)
         runner = importlib.import_module(RUNNER)
         return runner.run(self, location, spark=spark, until=until, **options)
 

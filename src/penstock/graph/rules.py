@@ -13,7 +13,9 @@ Rules        R1  A processor's name is unique within its graph; graph and proces
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, get_args
 
 from penstock.codec.catalogue import NAME_BYTES_MAX, check_name
@@ -46,8 +48,8 @@ def check_topology(topology: Topology) -> None:
         checked_stream(topology.errors)
     aliases = [each.alias for each in topology.inputs]
     for what, names in (("input", streams), ("input", aliases), ("output", topology.outputs)):
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
+        if len(set(names)) < len(names):
+            twice = next(name for name, count in Counter(names).items() if count > 1)
             raise InvalidError(f"{who}: {what} {twice!r} is named twice")
     if topology.errors is not None and topology.errors in topology.outputs:
         raise InvalidError(
@@ -121,6 +123,44 @@ def checked_streams(what: str, names: Sequence[str]) -> list[str]:
     if isinstance(names, str) or not isinstance(names, Sequence):
         raise InvalidError(f"{what} are a list of streams")
     return list(names)
+
+
+def checked_aliases(inputs: Mapping[str, str]) -> Mapping[str, str]:
+    if not isinstance(inputs, Mapping):
+        raise InvalidError("a join's inputs are a dict: argument -> stream")
+    for alias in inputs:
+        if not isinstance(alias, str):
+            raise InvalidError(f"an argument of a join's function is a name, not {alias!r}")
+    return inputs
+
+
+def checked_columns(who: str, names: str | Sequence[str]) -> tuple[str, ...]:
+    found = (names,) if isinstance(names, str) else names
+    if not isinstance(found, Sequence) or not all(isinstance(name, str) for name in found):
+        raise InvalidError(f"{who}: order_by is a column or a list of them, not {names!r}")
+    return tuple(found)
+
+
+def checked_flag(what: str, value: bool) -> bool:
+    if not isinstance(value, bool):
+        raise InvalidError(f"{what} is True or False, not {value!r}")
+    return value
+
+
+def checked_step_max(what: str, value: int | None) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidError(f"{what} is a number from 1 on, not {value!r}")
+    return value
+
+
+def checked_location(location: str | Path) -> str:
+    if not isinstance(location, str | Path) or not str(location):
+        raise InvalidError(
+            f"a location is a folder or a URL, not {location!r}", hint='graph.run("./data")'
+        )
+    return str(location)
 
 
 def one_of(what: str, value: Any, choices: Any) -> Any:

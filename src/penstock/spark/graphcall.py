@@ -37,6 +37,8 @@ Out = bytes | bytearray | memoryview | Message | log_read.Message
 #: A node that is larger cannot be staged, and what one message returns should not need it.
 OUTPUT_BYTES_MAX = 64 << 20
 _TRACEBACK_CHARS = 8_000
+#: Of an exception's text: all of a bad input may stand in it.
+MESSAGE_CHARS_MAX = 16_000
 
 
 @dataclass(frozen=True)
@@ -188,7 +190,7 @@ def described(
             "processor": processor,
             "inputs": [{"stream": each.stream, "offset": each.offset} for each in inputs],
             "type": _type_name(error),
-            "message": _message_of(error),
+            "message": message_of(error),
             "traceback": _clean(_traceback(error)),
             "hash": found.hex(),
         }
@@ -199,7 +201,7 @@ def described(
 def told(inputs: Sequence[Message], error: BaseException) -> str:
     """In a line: where, and what."""
     place = ", ".join(f"{each.stream} offset {each.offset}" for each in inputs)
-    return f"{place or 'an output'}: {_type_name(error)}: {_message_of(error)}"
+    return f"{place or 'an output'}: {_type_name(error)}: {message_of(error)}"
 
 
 def returned(value: Any) -> list[tuple[bytes, bytes]]:
@@ -246,10 +248,14 @@ def _traceback(error: Exception) -> str:
     return "".join(lines)[-_TRACEBACK_CHARS:]
 
 
-def _message_of(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
+    """Its text, as far as it can be shown and kept."""
     # An exception's own __str__ is code of somebody else.
     try:
-        return _clean(str(error))
+        text = str(error)
+        if len(text) > MESSAGE_CHARS_MAX:
+            text = f"{text[:MESSAGE_CHARS_MAX]}… ({len(text):,} characters)"
+        return _clean(text)
     except Exception as worse:
         return f"(its text cannot be shown: {type(worse).__name__})"
 

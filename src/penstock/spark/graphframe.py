@@ -20,21 +20,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everybody calls them
 
 from penstock.client.bulk import Bulk
-from penstock.clock import SystemClock
 from penstock.errors import InvalidError
 from penstock.graph.hashes import message_hashes, row_hash
 from penstock.graph.machine import Outcome, Run
 from penstock.graph.model import Processor
-from penstock.graph.outputs import INLINE_BYTES_MAX, pack
+from penstock.graph.outputs import pack
 from penstock.graph.requests import Output
 from penstock.spark.graphjob import StepError, ranges_of, why
+from penstock.spark.graphlay import Laying
 from penstock.spark.graphread import InputRange
 from penstock.spark.session import register
 from penstock.spark.sinks import TableSink
-from penstock.spark.staging import StreamStage
 
-#: What goes with the commit itself: it is base64 in JSON there.
-_INLINE_BYTES = INLINE_BYTES_MAX // 8
 _SCHEMA = "offset long, time timestamp, tag string, data binary, meta binary, delivery_hash string"
 
 
@@ -131,8 +128,7 @@ class FrameJob:
         self, attempt: Run, inputs: list[InputRange], tables: dict[str, pa.Table]
     ) -> Outcome:
         outputs: list[Output] = []
-        staging: int | None = None
-        key = b"graph " + SystemClock().entropy(16).hex().encode()
+        laying = Laying(self._bulk)
         rows = 0
         for stream, table in tables.items():
             if not table.num_rows:
@@ -140,17 +136,12 @@ class FrameJob:
             rows += table.num_rows
             hashes = [row_hash(attempt.step_hash, n) for n in range(table.num_rows)]
             table = table.append_column("meta", pa.array(hashes, pa.binary()))
-            if table.nbytes <= _INLINE_BYTES:
+            if laying.fits(table.nbytes):
                 outputs.append(pack(stream, table))
-                continue
-            stage = StreamStage(self._bulk, key)
-            with stage.running():
-                for batch in table.to_batches():
-                    stage.add(batch)
-                staging, writer, _ = stage.finish()
-            outputs.append(Output(stream, writers=[writer]))
+            else:
+                outputs.append(laying.stage(stream, table.to_batches()))
         count = inputs[0].end - inputs[0].start
-        return Outcome(outputs=outputs, nil=0 if rows else count, staging=staging)
+        return Outcome(outputs=outputs, nil=0 if rows else count, staging=laying.staging)
 
 
 def _hashing(

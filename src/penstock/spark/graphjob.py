@@ -119,6 +119,8 @@ class Job:
                     f"penstock {attempt.started.uid} {inputs[0].stream_id}",
                     inputs[0].end,
                     [row for done in found for row in done.rows],
+                    inputs[0].start,
+                    [offset for done in found for offset in done.failed],
                 )
             )
         outputs = [

@@ -32,6 +32,7 @@ from penstock.graph.requests import (
 )
 from penstock.graph.requests import Graphs as FoundGraphs
 from penstock.spark.graphboard import Board, Ended
+from penstock.spark.graphcall import message_of
 from penstock.spark.graphjob import StepError
 
 _log = logging.getLogger("penstock")
@@ -203,7 +204,7 @@ def ask_status(door: Door, graph: str) -> GraphStatus:
 
 def _text(error: Exception) -> str:
     """For people: the error, and the kind of it where it is none of ours."""
+    text = message_of(error)
     if isinstance(error, PenstockError):
-        return f"{error} ({error.hint})" if isinstance(error, InvalidError) else str(error)
-    text = str(error)
+        return f"{text} ({error.hint})" if isinstance(error, InvalidError) else text
     return text if isinstance(error, StepError) else f"{type(error).__name__}: {text}"

@@ -27,10 +27,11 @@ from penstock.clock import perf_counter
 from penstock.errors import InvalidError, NotFoundError, PenstockError
 from penstock.graph.model import Graph, Processor
 from penstock.graph.requests import GraphStatus, OpenGraph
+from penstock.graph.rules import checked_location, checked_step_max
 from penstock.log.catalogue import stream_name
 from penstock.spark.graphboard import Board
 from penstock.spark.graphloop import Attempts, Loop, ask_status
-from penstock.spark.graphsource import Feed
+from penstock.spark.graphsource import Feeds
 from penstock.spark.session import session
 from penstock.store.location import folder_of
 
@@ -46,7 +47,7 @@ STEP_MAX = 500_000
 STEP_BYTES = 256 << 20
 #: How often an idle graph is looked at, where nobody says that something changed.
 LOOK_SECONDS = 0.5
-#: How long processors may take to end: a source may wait for something that never comes.
+#: How long processors may take to end.
 END_SECONDS = 10.0
 
 
@@ -94,8 +95,7 @@ def start(
     step_max: int | None = None,
 ) -> Running:
     """Run it beside what the caller does: `with graphs.start(graph, "./data") as running: …`"""
-    if step_max is not None and (not isinstance(step_max, int) or step_max < 1):
-        raise InvalidError(f"step_max is a number from 1 on, not {step_max!r}")
+    checked_step_max("step_max", step_max)
     graph.check()
     place = _place(location)
     db = penstock.open(place)
@@ -121,6 +121,7 @@ class Running:
         self._spark = spark
         self._step_max = step_max
         self._board = Board(graph.topologies)
+        self._feeds: list[Feeds] = []  # of each source
         self._begun = perf_counter()
         self._before = self.status()
         self._threads = [self._thread(processor) for processor in graph.processors]
@@ -166,6 +167,8 @@ class Running:
             for thread in self._threads:
                 thread.join(END_SECONDS)
             self._threads = []
+            for feeds in self._feeds:
+                feeds.close()
 
     def _settle(self) -> None:
         try:
@@ -200,9 +203,13 @@ class Running:
     def _attempts(self, processor: Processor) -> Callable[[], Attempts]:
         """Made here, so that a function that cannot be sent to workers is told before anything
         runs. A source begins anew after each failure."""
-        if processor.topology.kind == "source":
-            return lambda: Feed(processor)
         bulk = self._db.bulk
+        if processor.topology.kind == "source":
+            from pyspark import InheritableThread
+
+            feeds = Feeds(processor, bulk, self._board, InheritableThread)
+            self._feeds.append(feeds)
+            return feeds.begin
         job: Attempts
         if processor.frames:
             from penstock.spark.graphframe import FrameJob
@@ -226,7 +233,7 @@ class Running:
 
 
 def _place(location: str | Path) -> str:
-    place = str(location)
+    place = checked_location(location)
     if place.startswith("memory://"):
         raise InvalidError(
             f"{place} is in the memory of one process, and Spark has several",

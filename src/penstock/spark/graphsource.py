@@ -1,84 +1,111 @@
 """A source's step: what its generator yields next, with the position behind it.
 
 Contract     `Feed.run(attempt)` takes what comes within STEP_SECONDS of the first yield, at most
-             step_max outputs or some megabytes. An empty outcome says that the generator has ended;
+             step_max outputs or some megabytes. `exhausted` says that the generator has ended;
              after that the function is called again, with the last committed position, and goes
              on with what has come since; one without positions is not. A new Feed, after a failure,
-             calls it again too.
+             calls it again too; the old one is closed first.
 Positions    Outputs commit with the position of their yield, so each yield has its own: where one
              has several outputs, it yields a list. A source without positions begins anew each
              time, at least once.
 Errors       An output that is none is a handled error. What the generator raises is not; but what
              it yielded before goes out first.
-Where        In the driver: it is one thread of code, and its state is in this process.
+Where        In the driver, in a thread of its own (graphpull.py): its state is in this process.
 """
 
 from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from penstock.clock import SystemClock
+import pyarrow as pa
+
+from penstock.client.bulk import Bulk
 from penstock.errors import InvalidError
 from penstock.graph.hashes import source_hash
 from penstock.graph.machine import Outcome, Run
 from penstock.graph.message import Stop
 from penstock.graph.model import Processor
 from penstock.graph.outputs import decode_position, encode_position, pack
-from penstock.graph.requests import Topology
-from penstock.log.batch import Entry
-from penstock.spark.graphcall import described, returned
+from penstock.graph.requests import Output, Topology
+from penstock.spark.graphboard import Board
+from penstock.spark.graphcall import Entry, described, returned
+from penstock.spark.graphlay import Laying
+from penstock.spark.graphpull import Pull
 
 _log = logging.getLogger("penstock")
 
 STEP_SECONDS = 0.1
 STEP_MAX = 10_000
 STEP_BYTES = 2 << 20
-
-_NOTHING = object()
+#: How often, and with what pauses, it is looked whether an old generator has ended.
+OLD_TRIES = 50
+OLD_SECONDS = 0.1
+#: Of a batch that is staged.
+_BATCH_BYTES = 4 << 20
 
 
 class Feed:
-    def __init__(self, processor: Processor) -> None:
+    def __init__(
+        self,
+        processor: Processor,
+        bulk: Bulk,
+        *,
+        check: Callable[[], None] = lambda: None,
+        thread: Callable[..., threading.Thread] = threading.Thread,
+    ) -> None:
+        """`check` raises when the run is over; `thread` makes the one that the generator is in."""
         self._processor = processor
         self._topology = processor.topology
+        self._bulk = bulk
+        self._check = check
+        self._thread = thread
         self._step_max = processor.step_max or STEP_MAX
-        self._yields: Iterator[Any] | None = None
+        self._pull: Pull | None = None
         self._last: bytes | None = None
         self._failure: BaseException | None = None
         self._exhausted = False
-        self._clock = SystemClock()
 
     def run(self, attempt: Run) -> Outcome:
         if self._failure is not None:
             raise self._failure
         if self._exhausted:
-            # Told once; one that has positions is asked again later, whether there is more.
-            self._exhausted = not self._processor.wants_position
-            return Outcome()
-        if self._yields is None:
-            self._yields = self._begin(attempt.position)
+            return self._told()
+        if self._pull is None:
             self._last = attempt.position
-        gathered = _Gathered(self._topology, attempt.step)
-        begun: float | None = None
-        while gathered.count < self._step_max and gathered.bytes < STEP_BYTES:
-            try:
-                value = next(self._yields, _NOTHING)
-                if value is _NOTHING:
-                    self._yields, self._exhausted = None, True
-                    break
-                self._take(value, gathered)
-            except BaseException as error:
-                if not gathered.count:
-                    raise
-                self._failure = error
-                break
-            begun = begun or self._clock.monotonic()
-            if self._clock.monotonic() > begun + STEP_SECONDS:
-                break
+            self._pull = Pull(
+                lambda: self._begin(attempt.position), f"{self._topology.id} yields", self._thread
+            )
+        pull = self._pull
+        gathered = _Gathered(self._topology, attempt.step, self._bulk)
+        pull.gather(lambda value: self._take(value, gathered), STEP_SECONDS, self._check)
+        if pull.over and pull.failure is not None:
+            if not gathered.count:
+                raise pull.failure
+            self._failure = pull.failure
+        elif pull.over:
+            self._pull, self._exhausted = None, True
+            if not gathered.count:
+                return self._told()
         return gathered.outcome(self._topology.outputs[0], self._topology.errors)
+
+    def close(self) -> None:
+        """Let go of the generator."""
+        if self._pull is not None:
+            self._pull.close()
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the generator still does something: after `close` until its next yield."""
+        return self._pull is not None and self._pull.is_alive
+
+    def _told(self) -> Outcome:
+        # Once; one that has positions is asked again later, whether there is more.
+        self._exhausted = not self._processor.wants_position
+        return Outcome(exhausted=True)
 
     def _begin(self, position: bytes | None) -> Iterator[Any]:
         function = self._processor.function
@@ -93,10 +120,14 @@ class Feed:
             )
         return iter(made)
 
-    def _take(self, value: Any, gathered: _Gathered) -> None:
+    def _take(self, value: Any, gathered: _Gathered) -> bool:
+        """-> whether the step is full"""
+        gathered.add(*self._placed(value))
+        return gathered.count >= self._step_max or gathered.bytes >= STEP_BYTES
+
+    def _placed(self, value: Any) -> tuple[Any, bytes | None]:
         if not self._processor.wants_position:
-            gathered.add(value, None)
-            return
+            return value, None
         if not isinstance(value, tuple) or len(value) != 2:
             raise InvalidError(
                 f"{self._topology.id}: a source that takes a position yields (output, position)"
@@ -109,12 +140,48 @@ class Feed:
                 hint="yield the outputs of one position together, as a list",
             )
         self._last = encoded
-        gathered.add(output, encoded)
+        return output, encoded
+
+
+class Feeds:
+    """Of one source: a feed, and a new one after each failure."""
+
+    def __init__(
+        self,
+        processor: Processor,
+        bulk: Bulk,
+        board: Board,
+        thread: Callable[..., threading.Thread] = threading.Thread,
+    ) -> None:
+        self._processor = processor
+        self._bulk = bulk
+        self._board = board
+        self._thread = thread
+        self._feed: Feed | None = None
+
+    def begin(self) -> Feed:
+        """Two generators of one function at once would be a surprise, so the old one may end first;
+        but one that waits may do so for ever."""
+        if self._feed is not None:
+            self._feed.close()
+            for _ in range(OLD_TRIES):
+                if not self._feed.is_alive:
+                    break
+                self._board.pause(OLD_SECONDS)
+            else:
+                _log.warning("%s: begins anew while it still waits", self._processor.topology.id)
+        self._feed = Feed(self._processor, self._bulk, check=self._board.check, thread=self._thread)
+        return self._feed
+
+    def close(self) -> None:
+        if self._feed is not None:
+            self._feed.close()
 
 
 class _Gathered:
-    def __init__(self, topology: Topology, step: int) -> None:
+    def __init__(self, topology: Topology, step: int, bulk: Bulk) -> None:
         self._topology = topology
+        self._laying = Laying(bulk)
         self._id = topology.id
         self._step = step
         self._entries: list[Entry] = []
@@ -141,17 +208,41 @@ class _Gathered:
             failure = described(self._topology.graph, self._topology.processor, [], error, found)
             _log.warning("%s: %s", self._topology.id, failure.text)
             self._errors.append(failure.entry)
+            self.bytes += _size(failure.entry)
             return
         for (tag, data), found in zip(pairs, hashes, strict=False):
-            self._entries.append((tag, data, found))
-            self.bytes += len(data)
+            entry = (tag, data, found)
+            self._entries.append(entry)
+            self.bytes += _size(entry)
         self._nil += not pairs
 
     def outcome(self, output: str, errors: str | None) -> Outcome:
         failed = self._errors if errors is not None else []
         return Outcome(
-            outputs=[pack(output, self._entries)] if self._entries else [],
-            errors=pack(errors, failed) if errors is not None and failed else None,
+            outputs=[self._laid(output, self._entries)] if self._entries else [],
+            errors=self._laid(errors, failed) if errors is not None and failed else None,
             nil=self._nil + len(self._errors) - len(failed),
+            staging=self._laying.staging,
             position=self._position,
         )
+
+    def _laid(self, stream: str, entries: Sequence[Entry]) -> Output:
+        if self._laying.fits(sum(map(_size, entries))):
+            return pack(stream, entries)
+        return self._laying.stage(stream, _batches(entries))
+
+
+def _size(entry: Entry) -> int:
+    return sum(map(len, entry))
+
+
+def _batches(entries: Sequence[Entry]) -> Iterator[pa.RecordBatch]:
+    start = size = 0
+    for end, entry in enumerate(entries, 1):
+        size += _size(entry)
+        if size >= _BATCH_BYTES or end == len(entries):
+            columns = zip(
+                ("tag", "data", "meta"), zip(*entries[start:end], strict=True), strict=True
+            )
+            yield pa.record_batch({name: pa.array(cells, pa.binary()) for name, cells in columns})
+            start, size = end, 0

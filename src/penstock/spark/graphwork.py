@@ -33,6 +33,7 @@ from pyspark import TaskContext
 from penstock.client.bulk import Bulk
 from penstock.codec.node import node_value
 from penstock.errors import InvalidError
+from penstock.graph.message import Message
 from penstock.graph.requests import Kind
 from penstock.log.batch import build_columns
 from penstock.spark.graphcall import Call, Entry, Failure, Rows, Stopped
@@ -42,9 +43,10 @@ from penstock.spark.ship import shipped
 from penstock.spark.sinks import Row, Target
 from penstock.spark.staging import StreamStage
 
-#: What comes back to the driver as it is, from a step of one part.
+#: What comes back to the driver as it is, from a step of one part: for each stream, and for all.
 INLINE_ROWS = 1000
 INLINE_BYTES = 256 << 10
+INLINE_BYTES_ALL = 2 << 20
 #: Entries that are gathered in lists before they become a batch.
 _BATCH_ROWS = 5_000
 #: Handled errors that the driver logs word for word.
@@ -77,6 +79,7 @@ class Done:
     staging: int | None = None
     #: Of a ready-made sink.
     rows: list[Row] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)  # offsets
     #: Some of the handled errors, and how many there were.
     samples: list[Failure] = field(default_factory=list)
     handled: int = 0
@@ -124,6 +127,8 @@ class Task:
         self._bulk = bulk
         self._leases = ExitStack()
         self._renewing = False
+        #: That is held by all outlets together.
+        self.held = 0
         inline = len(work.edges) == 2
         self._outlets = [Outlet(self, inline=inline) for _ in (*work.outputs, "errors")]
 
@@ -146,13 +151,16 @@ class Task:
             )  # fmt: skip
             try:
                 for messages in found:
-                    for made in call.each(messages):
+                    for message, made in zip(messages, call.each(messages), strict=True):
                         if made is None:
                             done.nil += 1
                         elif isinstance(made, Rows):
                             done.rows += made.rows
                         elif isinstance(made, Failure):
                             done.handled += 1
+                            if work.target is not None:
+                                assert isinstance(message, Message), "a sink has one input"
+                                done.failed.append(message.offset)
                             if len(done.samples) < SAMPLES:
                                 done.samples.append(made)
                             if work.has_errors:
@@ -202,8 +210,14 @@ class Outlet:
         self._data.append(data)
         self._tags.append(tag)
         self._metas.append(meta)
-        self._bytes += len(data)
-        if len(self._data) > self._limit or self._bytes > INLINE_BYTES:
+        size = len(tag) + len(data) + len(meta)
+        self._bytes += size
+        self._task.held += size
+        if (
+            len(self._data) > self._limit
+            or self._bytes > INLINE_BYTES
+            or self._task.held > INLINE_BYTES_ALL
+        ):
             self._flush()
 
     def _flush(self) -> None:
@@ -217,6 +231,7 @@ class Outlet:
         arrays = {name: pa.array(values, pa.binary()) for name, values in columns.items()}
         self._stage.add(pa.record_batch(arrays))
         self._rows += len(self._data)
+        self._task.held -= self._bytes
         self._clear()
 
     def finish(self) -> Landed:

@@ -6,6 +6,8 @@ Contract     A step is one version of the table. With its rows goes an applicati
              from that very handle; somebody else who wrote as the same application in between makes
              that fail, and it begins anew. The version is an offset and not the number of a step:
              a step that comes again in smaller pieces fits too.
+Failed       Which messages of a step had failed is in the metadata of its commit, for when the step
+             comes again: then the table's history is looked through for it.
 Why the loop An application transaction does not by itself make a repetition do nothing: a fresh
              handle would append again.
 Refused      A table that forgets its application transactions after a while.
@@ -13,20 +15,36 @@ Refused      A table that forgets its application transactions after a while.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from penstock.errors import InvalidError, UnavailableError
-from penstock.spark.sinks import Delivery, Row, check_mapping
+from penstock.spark.sinks import Delivery, Row, Runs, Written, check_mapping, offsets_of
+
+_log = logging.getLogger("penstock")
 
 #: Others may write into the table all the time; each try is one of their commits later.
 _TRIES = 20
 _FORGETS = "delta.setTransactionRetentionDuration"
+#: A key of a commit's metadata.
+_NOTE = "penstock"
+#: Commits of the history that are looked at first: mostly the last one is it.
+_HISTORY = 10
+
+
+class Note(msgspec.Struct, frozen=True):
+    """What a commit of ours says of itself."""
+
+    source: str
+    end: int
+    left: Runs  # of what lies before `end`: what is not written, because it had failed
 
 
 @dataclass
@@ -71,10 +89,10 @@ class DeltaTarget:
         for _ in range(_TRIES):
             try:
                 table = self._load() or self._create()
-                written = table.transaction_version(delivery.source) or 0
-                rows = [row for row in delivery.rows if row.offset >= written]
+                written = self._written(table, delivery)
+                rows = written.missing(delivery)
                 if rows:
-                    self._append(table, rows, Transaction(delivery.source, delivery.end))
+                    self._append(table, rows, delivery.source, written.after(delivery))
                 return
             except CommitFailedError:
                 continue  # somebody was quicker, perhaps with these very rows: look again
@@ -82,13 +100,36 @@ class DeltaTarget:
                 raise UnavailableError(f"Delta table {self.path}: {error}") from error
         raise UnavailableError(f"Delta table {self.path}: others wrote {_TRIES} times in between")
 
-    def _append(self, table: DeltaTable, rows: Sequence[Row], done: Transaction) -> None:
+    def _written(self, table: DeltaTable, delivery: Delivery) -> Written:
+        end = table.transaction_version(delivery.source) or 0
+        if delivery.start >= end:
+            return Written(end)  # nothing of this step, so nothing of it was left out
+        for limit in (_HISTORY, None):
+            for commit in table.history(limit):
+                note = _note_of(commit.get(_NOTE))
+                if note is not None and note.source == delivery.source:
+                    # Another end: what came last was written before there were notes.
+                    return Written(end, offsets_of(note.left) if note.end == end else frozenset())
+        _log.warning(
+            "%s: the history of Delta table %s does not say any more which messages of a step had "
+            "failed; such ones are not added", delivery.processor_id, self.path,
+        )  # fmt: skip
+        return Written(end)
+
+    def _append(
+        self, table: DeltaTable, rows: Sequence[Row], source: str, written: Written
+    ) -> None:
         assert self.schema is not None, "prepare was there before"
+        note = Note(source, written.end, written.runs)
         write_deltalake(
             table,
             pa.Table.from_pylist([row.value for row in rows], schema=self.schema),
             mode="append",
-            commit_properties=CommitProperties(app_transactions=[done], max_commit_retries=0),
+            commit_properties=CommitProperties(
+                custom_metadata={_NOTE: msgspec.json.encode(note).decode()},
+                app_transactions=[Transaction(source, written.end)],
+                max_commit_retries=0,
+            ),
         )
 
     def _load(self) -> DeltaTable | None:
@@ -108,3 +149,11 @@ class DeltaTarget:
         return DeltaTable.create(
             self.path, self.schema, storage_options=self.storage_options or None
         )
+
+
+def _note_of(value: Any) -> Note | None:
+    """Others may write what they like into the history."""
+    try:
+        return msgspec.json.decode(value, type=Note) if isinstance(value, str) else None
+    except msgspec.DecodeError:
+        return None

@@ -1,10 +1,11 @@
 """Lines of a file, each once.
 
 Contract     A step appends its lines and makes them durable; then a small file beside it, `.NAME.
-             penstock`, says how long the file is and how far the input was written: it is replaced
-             with one rename. The next step cuts off what is longer (a step that ended in between)
-             and leaves out what was written. So the file is right up to the length that is told;
-             a reader sees at worst the beginning of the next step, which will be the same.
+             penstock`, says how long the file is and how far the input was written, and which
+             messages of the step had failed: it is replaced with one rename. The next step cuts off
+             what is longer (a step that ended in between) and leaves out what was written. So the
+             file is right up to the length that is told; a reader sees at worst the beginning of
+             the next step, which will be the same.
              One driver writes at a time: the file is locked (flock) while a step is written.
 Refused      A file that is there without our mark, one of another processor, and one that became
              shorter than it was: nothing is cut off that we did not write.
@@ -23,7 +24,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidError, UnavailableError
-from penstock.spark.sinks import Delivery
+from penstock.spark.sinks import Delivery, Runs, Written, offsets_of
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -31,6 +32,7 @@ class Mark(msgspec.Struct, frozen=True):
     source: str
     end: int  # what lies before it in the input is written
     length: int  # bytes of the file
+    left: Runs = []  # of what lies before `end`: what is not written, because it had failed
 
 
 @dataclass(frozen=True)
@@ -64,15 +66,20 @@ class FileTarget:
         try:
             with self._locked() as handle:
                 mark = self._mark(handle, delivery)
-                if mark is not None and mark.end >= delivery.end:
+                written, length = Written(), 0
+                if mark is not None:
+                    written, length = Written(mark.end, offsets_of(mark.left)), mark.length
+                missing = written.missing(delivery)
+                if mark is not None and mark.end >= delivery.end and not missing:
                     return
-                end, length = (0, 0) if mark is None else (mark.end, mark.length)
                 os.ftruncate(handle, length)
-                lines = b"".join(row.value for row in delivery.rows if row.offset >= end)
+                lines = b"".join(row.value for row in missing)
                 _write_all(handle, lines, length)
                 os.fsync(handle)
+                now = written.after(delivery)
+                length += len(lines)
                 self._put_mark(
-                    Mark(delivery.processor_id, delivery.source, delivery.end, length + len(lines))
+                    Mark(delivery.processor_id, delivery.source, now.end, length, now.runs)
                 )
         except OSError as error:
             raise UnavailableError(f"{self.path}: {error}") from error

@@ -13,6 +13,8 @@ Contract     The function makes rows of a message: a dict, a list of them, or No
              SQLite     by the message hash, the primary key of the table
              Delta      by how far the input was written, an application transaction of the table
              file       by the same, in a small file beside it
+             Both remember with it which messages of the step had failed, handled: of those there is
+             nothing yet, so when the step comes again and one of them does not fail, it is added.
              So a driver that was stopped and wakes up, or a step that comes again in smaller
              pieces, adds nothing twice.
 Paths        are those of the driver's machine (a Delta table's may be anything that deltalake
@@ -51,6 +53,47 @@ class Delivery:
     source: str
     end: int  # the rows are those of the messages before this offset that were not written yet
     rows: Sequence[Row]
+    start: int = 0  # what lies before it is committed, and does not come again
+    failed: Sequence[int] = ()  # offsets of messages whose error was handled
+
+
+#: Offsets as runs: low <= offset < high.
+Runs = list[tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Written:
+    """How far a target is that remembers offsets, and not rows."""
+
+    end: int = 0  # what lies before it is written,
+    left: frozenset[int] = frozenset()  # but not these: they had failed
+
+    def missing(self, delivery: Delivery) -> list[Row]:
+        return [row for row in delivery.rows if row.offset >= self.end or row.offset in self.left]
+
+    def after(self, delivery: Delivery) -> Written:
+        """When what was missing is written. A message that was written, and fails when its step
+        comes again, stays written."""
+        failed = {offset for offset in delivery.failed if offset >= self.end}
+        left = (self.left | failed) - {row.offset for row in delivery.rows}
+        return Written(
+            max(self.end, delivery.end),
+            frozenset(offset for offset in left if offset >= delivery.start),
+        )
+
+    @property
+    def runs(self) -> Runs:
+        found: Runs = []
+        for offset in sorted(self.left):
+            if found and found[-1][1] == offset:
+                found[-1] = (found[-1][0], offset + 1)
+            else:
+                found.append((offset, offset + 1))
+        return found
+
+
+def offsets_of(runs: Runs) -> frozenset[int]:
+    return frozenset(offset for low, high in runs for offset in range(low, high))
 
 
 class Target(Protocol):

@@ -2,6 +2,10 @@
 
 Contract     One transaction per step. Rows whose hash the table has are left out, so a step may
              come any number of times, whole or in pieces, from any number of drivers.
+Refused      What SQLite would refuse is refused when a row is encoded: there it is the error of its
+             message, and not one that all of the step runs into. How many columns the table has is
+             looked up before a step; rows that are too many only together fail as a step, and are
+             told apart when that is narrowed.
 Durability   SQLite's own default: a commit that returned survives a power cut.
 """
 
@@ -24,12 +28,19 @@ HASH_COLUMN = "delivery_hash"
 #: While another program writes into the same file.
 _BUSY_SECONDS = 30.0
 _INTEGER = range(-(1 << 63), 1 << 63)
+#: Of a table that is not there yet; SQLite may be built with another bound.
+_COLUMNS_MAX = 2000
+#: Of the names of a row: a statement has a megabyte at most.
+_NAMES_BYTES_MAX = 256 << 10
 
 
-@dataclass(frozen=True)
+@dataclass
 class SqliteTarget:
     path: Path
     table: str
+    #: In lower case, as they were before the step.
+    columns: frozenset[str] = frozenset()
+    columns_max: int = _COLUMNS_MAX
 
     def __post_init__(self) -> None:
         if not self.table or "\0" in self.table or self.table.lower().startswith("sqlite_"):
@@ -38,11 +49,35 @@ class SqliteTarget:
     def prepare(self) -> None:
         if not self.path.parent.is_dir():
             raise InvalidError(f"{self.path.parent} is no folder", hint="make it first")
+        if not self.path.exists():
+            return  # a look would make it
+        try:
+            with closing(sqlite3.connect(self.path, timeout=_BUSY_SECONDS)) as connection:
+                described = connection.execute(f"PRAGMA table_info({_quoted(self.table)})")
+                self.columns = frozenset(str(name).lower() for _, name, *_ in described)
+                self.columns_max = connection.getlimit(sqlite3.SQLITE_LIMIT_COLUMN)
+        except sqlite3.Error as error:
+            raise UnavailableError(f"{self.path}, table {self.table}: {error}") from error
 
     def encode(self, value: Any) -> dict[str, Any]:
         found = {name: _stored(name, each) for name, each in check_mapping(value).items()}
-        if any(name.lower() == HASH_COLUMN for name in found):
+        names = {name.lower(): name for name in found}
+        if HASH_COLUMN in names:
             raise InvalidError(f"column {HASH_COLUMN} is filled by the sink")
+        if len(names) < len(found):
+            twice = next(name for name in found if names[name.lower()] != name)
+            raise InvalidError(
+                f"columns {twice!r} and {names[twice.lower()]!r} are one for SQLite",
+                hint="upper and lower case make no difference",
+            )
+        count = len(names.keys() | self.columns | {HASH_COLUMN})
+        if count > self.columns_max:
+            raise InvalidError(
+                f"with this row the table would have {count:,} columns; "
+                f"at most {self.columns_max:,} are allowed"
+            )
+        if sum(len(name.encode()) for name in found) > _NAMES_BYTES_MAX:
+            raise InvalidError(f"the names of a row have at most {_NAMES_BYTES_MAX:,} bytes")
         return found
 
     def write(self, delivery: Delivery) -> None:
@@ -98,9 +133,16 @@ def _quoted(name: str) -> str:
 
 
 def _stored(name: str, value: Any) -> Any:
-    if "\0" in name:
+    if "\0" in name or not _is_text(name):
         raise InvalidError(f"{name!r} is no name of a column")
-    if value is None or isinstance(value, float | str | bytes):
+    if isinstance(value, str):
+        if not _is_text(value):
+            raise InvalidError(
+                f"column {name}: {value!r} has bytes that are not UTF-8",
+                hint='text.encode("utf-8", "surrogateescape") makes bytes of it',
+            )
+        return value
+    if value is None or isinstance(value, float | bytes):
         return value
     if isinstance(value, int):
         if value not in _INTEGER:
@@ -111,5 +153,17 @@ def _stored(name: str, value: Any) -> Any:
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, dict | list | tuple):
-        return msgspec.json.encode(value).decode()
+        try:
+            return msgspec.json.encode(value).decode()
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidError(f"column {name}: it cannot be told in JSON: {error}") from None
     raise InvalidError(f"column {name}: {type(value).__name__} is nothing that SQLite stores")
+
+
+def _is_text(value: str) -> bool:
+    """Surrogates stand for bytes that are none."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

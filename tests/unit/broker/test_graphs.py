@@ -120,6 +120,21 @@ def test_a_pipe_runs_to_the_end_with_its_hashes_as_meta(runner: Runner, staged: 
     assert runner.ask(OpenGraph("g", [PIPE])).fresh == []
 
 
+def test_a_broker_remembers_only_processors_that_there_are(runner: Runner) -> None:
+    broker = runner.db._session.link.broker
+    assert broker is not None
+    seen = broker.graphs._seen
+    for n in range(5, 15):
+        for request in (Look(n, 1), TakeSnapshot(n, 1, 0, []), CommitStep(n, 1, 0, [], b"")):
+            with pytest.raises(FencedError, match="was dropped"):
+                runner.ask(request)
+    assert not seen
+    runner.start()
+    assert len(seen) == 1
+    runner.ask(DropProcessor("g", "p"))
+    assert not seen
+
+
 def test_a_runner_that_was_overtaken_gets_a_fenced_error_and_the_location_goes_on(
     runner: Runner,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -14,6 +15,7 @@ from penstock.graph import Graph, Message, Stop
 from penstock.graph.cycles import find_cycle
 from penstock.graph.model import RUNNER
 from penstock.graph.requests import Input, Topology
+from penstock.graph.rules import check_topology
 
 
 def orders() -> Graph:
@@ -138,6 +140,11 @@ REFUSED: list[tuple[str, Callable[[Graph], Any]]] = [
     ("semantics is one of", lambda g: g.pipe("a", "b", semantics="twice")(one)),  # type: ignore[arg-type]
     ("on_evicted is one of", lambda g: g.pipe("a", "b", on_evicted="x")(one)),  # type: ignore[arg-type]
     ("step_max is a number from 1 on", lambda g: g.pipe("a", "b", step_max=0)(one)),
+    ("step_max is a number from 1 on", lambda g: g.pipe("a", "b", step_max=True)(one)),
+    ("g/one: df is True or False", lambda g: g.pipe("a", "b", df=1)(one)),  # type: ignore[arg-type]
+    ("order_by is a column or", lambda g: g.pipe("a", "b", df=True, order_by=5)(one)),  # type: ignore[arg-type]
+    ("order_by is a column or", lambda g: g.pipe("a", "b", df=True, order_by=[1])(one)),  # type: ignore[list-item]
+    ("is a name, not 1", lambda g: g.join({1: "a", 2: "b"}, "c")(lambda **named: b"")),  # type: ignore[dict-item]
 ]  # fmt: skip
 
 
@@ -149,6 +156,30 @@ def test_what_cannot_be_a_processor_is_refused_when_it_is_declared(
     with pytest.raises(InvalidError, match=text):
         declare(graph)
     assert len(graph.processors) <= 1
+
+
+def test_whether_cycles_are_allowed_is_said_plainly() -> None:
+    with pytest.raises(InvalidError, match="cycles is True or False, not 'no'"):
+        Graph("g", cycles="no")  # type: ignore[arg-type]
+
+
+def test_many_inputs_are_looked_through_once() -> None:
+    """Not each with each of the others: a broker checks it, and serves nobody meanwhile."""
+    compared = 0
+
+    class Counted(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    inputs = [Input(each, each) for each in (Counted(f"s{n}") for n in range(1000))]
+    check_topology(Topology("g", "p", "alts", inputs, ["out"]))
+    assert compared < 10_000
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "x" * 256])
@@ -209,4 +240,9 @@ def test_running_loads_the_runner_by_name_and_hands_everything_on(
     assert calls == [((graph, "./data"), {"spark": None, "until": "forever", "step_max": 5})]
     with pytest.raises(InvalidError):
         Graph("g").run("./data")
+    for wrong in (5, "", b"./data", None):
+        with pytest.raises(InvalidError, match="a location is a folder or a URL"):
+            graph.run(wrong)  # type: ignore[arg-type]
     assert len(calls) == 1
+    graph.run(Path("data"))
+    assert calls[1][0] == (graph, Path("data"))

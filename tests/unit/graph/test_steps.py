@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from penstock.errors import ConflictError, InvalidError, NotFoundError
-from penstock.graph.machine import Ask, Idle, Run, plan_ranges, processor_steps
+from penstock.graph.machine import Ask, Idle, Outcome, Run, plan_ranges, processor_steps
 from penstock.graph.outputs import decode_position, encode_position, pack
 from penstock.graph.requests import (
     AT_MOST_ONCE_MAX,
@@ -62,6 +62,19 @@ async def taken(driver: GraphDriver, request: Request) -> Taken:
 
 def spans(ranges: list[Range]) -> list[tuple[int, int]]:
     return [(each.start, each.end) for each in ranges]
+
+
+async def test_a_source_is_idle_when_it_says_so_and_not_when_a_step_has_nothing() -> None:
+    driver = await with_inputs()
+    steps = processor_steps(topology("source"), step_max=2)
+    effect = next(steps)
+    assert isinstance(effect, Ask)
+    assert isinstance(steps.send(await driver.raw(effect.request)), Run)
+    effect = steps.send(Outcome(nil=5))
+    assert isinstance(effect, Ask)
+    assert isinstance(steps.send(await driver.raw(effect.request)), Run)
+    assert isinstance(steps.send(Outcome(exhausted=True)), Idle)
+    assert (await status(driver)).nil == 5
 
 
 # ---- holds and eviction ------------------------------------------------------------------------

@@ -23,8 +23,10 @@ from penstock.graph.requests import (
     ShowGraphs,
     Start,
     Topology,
+    decode_request,
+    encode_request,
 )
-from penstock.spark import graphloop
+from penstock.spark import graphcall, graphloop
 from penstock.spark.graphboard import Board
 from penstock.spark.graphloop import Loop, ask_status
 
@@ -162,6 +164,51 @@ def test_a_range_that_grows_while_it_fails_is_halved_as_well(db: penstock.Databa
     run(db, Board(graph.topologies), graph, poison)
     assert tried == [(0, 2), (0, 4), (0, 2), (0, 1), (0, 1), (1, 4)]
     assert written(db, "first") == [b"%d" % n for n in range(4)]
+
+
+class Wire:
+    """A door that is a socket away."""
+
+    def __init__(self, db: penstock.Database) -> None:
+        self._db = db
+        self.largest = 0
+
+    def ask(self, request: Request) -> Reply:
+        told = encode_request(request)
+        self.largest = max(self.largest, len(told))
+        return self._db.graphs.ask(decode_request(told))
+
+
+def test_whatever_an_error_says_can_be_noted(
+    db: penstock.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(graphcall, "MESSAGE_CHARS_MAX", 40)
+
+    class OddError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    graph = declared()
+    door, board = Wire(db), Board(graph.topologies)
+    db.stream("first-in").write(b"x")
+    errors = iter([OSError("\udcff"), OSError("x" * 5000), OddError()])
+    seen: list[str] = []
+
+    def odd(attempt: Run) -> None:
+        seen.append(str(shown(db, "first").failure))
+        if (error := next(errors, None)) is not None:
+            raise error
+        board.end()
+
+    Loop(graph.processors[0], door, board, lambda: Copies(odd), lambda: 4).run()
+    board.raise_error()
+    assert seen == [
+        "None",
+        "OSError: \\udcff",
+        f"OSError: {'x' * 40}… (5,000 characters)",
+        "OddError: (its text cannot be shown: ValueError)",
+    ]
+    assert door.largest < 5000
 
 
 class Silent:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import random
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 
 from penstock.errors import InvalidError, PenstockError, UnavailableError
 from penstock.spark import sinkfile, sinks
@@ -22,14 +23,22 @@ from penstock.spark.sinks import Delivery, Row, TableSink, Target
 from penstock.spark.sinksqlite import SqliteTarget
 
 
-def deliver(target: Target, values: Sequence[Any], *, start: int = 0, source: str = "one") -> None:
-    """A step with a row per message, from `start` on."""
+def deliver(
+    target: Target,
+    values: Sequence[Any],
+    *,
+    start: int = 0,
+    source: str = "one",
+    failed: Collection[int] = (),
+) -> None:
+    """A step with a row per message, from `start` on, but for those that failed."""
     target.prepare()
     rows = [
-        Row(start + i, (start + i).to_bytes(16, "big"), target.encode(value))
-        for i, value in enumerate(values)
+        Row(offset, offset.to_bytes(16, "big"), target.encode(value))
+        for offset, value in enumerate(values, start)
+        if offset not in failed
     ]
-    target.write(Delivery("g/p", source, start + len(rows), rows))
+    target.write(Delivery("g/p", source, start + len(values), rows, start, sorted(failed)))
 
 
 def numbers(low: int, high: int) -> list[dict[str, int]]:
@@ -81,6 +90,37 @@ def test_a_step_that_comes_again_in_other_pieces_adds_what_is_missing(place: Pla
     assert place.found() == list(range(15))
 
 
+def test_a_message_that_failed_once_is_added_when_its_step_comes_again(place: Place) -> None:
+    deliver(place.target, numbers(0, 10), failed={2, 3, 7})
+    assert place.found() == [0, 1, 4, 5, 6, 8, 9]
+    deliver(place.target, numbers(0, 5), failed={3, 4})  # narrowed; 4 is there, and stays
+    deliver(place.target, numbers(0, 5))
+    assert sorted(place.found()) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+    for _ in range(2):
+        deliver(place.target, numbers(5, 12), start=5)
+    assert sorted(place.found()) == list(range(12))
+
+
+def test_steps_that_come_again_in_any_pieces_lose_nothing_and_double_nothing(place: Place) -> None:
+    """Each step is tried some times, and what fails in the last try alone may be missing."""
+    chance = random.Random(7)
+    start, settled = 0, set[int]()
+    for _ in range(25):
+        end = start + chance.randrange(1, 9)
+        for _ in range(chance.randrange(3)):
+            failed = {n for n in range(start, end) if chance.random() < 0.3}
+            deliver(place.target, numbers(start, end), start=start, failed=failed)
+            end = chance.randrange(start + 1, end + 1)  # narrowed, or not
+        failed = {n for n in range(start, end) if chance.random() < 0.3}
+        deliver(place.target, numbers(start, end), start=start, failed=failed)
+        settled |= failed
+        start = end
+    found = place.found()
+    assert len(found) == len(set(found))
+    assert set(range(start)) - settled <= set(found)
+    assert settled - set(found)  # some failed in every try
+
+
 def test_steps_without_rows_leave_everything_as_it_is(place: Place) -> None:
     deliver(place.target, numbers(0, 2))
     place.target.write(Delivery("g/p", "one", 50, []))
@@ -123,6 +163,42 @@ def test_sqlite_columns_come_as_rows_need_them(tmp_path: Path) -> None:
 def test_sqlite_refuses_rows_that_cannot_be_stored(tmp_path: Path, value: Any) -> None:
     with pytest.raises(InvalidError):
         SqliteTarget(tmp_path / "x.db", "t").encode(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ({"order": "a\udcff"}, "not UTF-8"),
+        ({"\udcff": 1}, "no name of a column"),
+        ({"list": ["a\udcff"]}, "cannot be told in JSON"),
+        ({"A": 1, "a": 2}, "'A' and 'a' are one"),
+        ({f"c{n}": n for n in range(2000)}, "2,001 columns"),
+        ({"x" * (1 << 20): 1}, "names of a row"),
+    ],
+)
+def test_what_sqlite_would_refuse_is_the_error_of_its_message(
+    tmp_path: Path, value: Any, why: str
+) -> None:
+    target = SqliteTarget(tmp_path / "x.db", "t")
+    target.prepare()
+    with pytest.raises(InvalidError, match=why):
+        target.encode(value)
+
+
+def test_sqlite_takes_as_many_columns_as_it_can_and_no_more(tmp_path: Path) -> None:
+    names = ", ".join(f"c{n}" for n in range(1998))
+    with closing(sqlite3.connect(tmp_path / "x.db")) as table, table:
+        table.execute(f"CREATE TABLE t (delivery_hash TEXT PRIMARY KEY NOT NULL, {names})")
+    target = SqliteTarget(tmp_path / "x.db", "t")
+    target.prepare()
+    with pytest.raises(InvalidError, match="2,001 columns"):
+        target.encode({"two": "more", "columns": 1})
+    deliver(target, [{"last": 1}, {"C7": "known"}])
+    with pytest.raises(InvalidError, match="2,001 columns"):
+        deliver(target, [{"one": "more"}], start=2)
+    # Each would fit, but both do not: it takes steps that are smaller to tell which one is it.
+    with pytest.raises(UnavailableError, match="too many columns"):
+        target.write(Delivery("g/p", "one", 3, [Row(2, b"2" * 16, {"one": "more"})]))
 
 
 def test_sqlite_writes_all_of_a_step_or_nothing(tmp_path: Path) -> None:
@@ -189,6 +265,32 @@ def test_delta_looks_again_when_somebody_wrote_the_same_in_between(
     assert sorted(DeltaTable(target.path).to_pyarrow_table().column("n").to_pylist()) == [*range(8)]
 
 
+def test_delta_finds_what_failed_behind_the_commits_of_others(tmp_path: Path) -> None:
+    target = DeltaTarget(str(tmp_path / "t"), pa.schema([("n", pa.int64())]))
+    deliver(target, numbers(0, 4), failed={2})
+    deliver(target, numbers(0, 4), source="other", failed={1})
+    for _ in range(11):
+        write_deltalake(target.path, pa.table({"n": [-1]}), mode="append")
+    deliver(target, numbers(0, 4))
+    found = DeltaTable(target.path).to_pyarrow_table().column("n").to_pylist()
+    assert sorted(n for n in found if n >= 0) == [0, 0, 1, 2, 2, 3, 3]
+
+
+def test_delta_says_so_when_it_cannot_know_what_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    target = DeltaTarget(str(tmp_path / "t"), pa.schema([("n", pa.int64())]))
+    deliver(target, numbers(0, 2))
+    past = CommitProperties(
+        app_transactions=[Transaction("old", 2)], custom_metadata={"penstock": "{not ours"}
+    )
+    write_deltalake(target.path, pa.table({"n": [0, 1]}), mode="append", commit_properties=past)
+    deliver(target, numbers(0, 4), source="old")
+    assert "does not say any more" in caplog.text
+    found = DeltaTable(target.path).to_pyarrow_table().column("n").to_pylist()
+    assert sorted(found) == [0, 0, 1, 1, 2, 3]
+
+
 def test_delta_tables_that_forget_are_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     forgets = {"delta.setTransactionRetentionDuration": "interval 1 days"}
@@ -225,6 +327,14 @@ def test_a_step_that_died_between_the_lines_and_the_mark_is_written_anew(
             deliver(target, numbers(3, 9), start=3)
     deliver(target, numbers(3, 6), start=3)
     assert Place("f", tmp_path).found() == list(range(6))
+
+
+def test_a_mark_from_before_failures_were_remembered_is_read(tmp_path: Path) -> None:
+    target = FileTarget(tmp_path / "f")
+    deliver(target, numbers(0, 3))
+    target.mark_path.write_text('{"processor":"g/p","source":"one","end":3,"length":24}')
+    deliver(target, numbers(0, 5))
+    assert Place("f", tmp_path).found() == list(range(5))
 
 
 def test_a_file_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
