@@ -123,6 +123,19 @@ def test_files_and_sources_show_what_became_of_each(world: World) -> None:
     assert str(world.folder / "table") in world.call("sources", *world.place)
 
 
+def test_a_failed_file_is_shown_however_many_others_come_first(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(5):
+        world.put(f"{n}.json")
+    gone = world.put("gone.json")
+    (world.folder / "in" / "gone.json").unlink()
+    world.run("--max-failures", "1", code=1)
+    monkeypatch.setattr("penstock.source.lists.SCANNED_ROWS", 2)  # looked at for one answer
+    assert [each["file"] for each in world.files("--state", "failed")] == [gone]
+    assert len(world.files()) == 6
+
+
 def test_a_failed_file_is_loaded_again_on_request(world: World) -> None:
     uri = world.put("late.json")
     path = world.folder / "in" / "late.json"
@@ -190,12 +203,13 @@ def test_a_signal_ends_a_continuous_run_after_its_batch(
 ) -> None:
     world.put("a.json")
     seen: list[Report] = []
+    before = signal.getsignal(signal.SIGINT)
     interrupt_after_the_first_file(monkeypatch, seen)
     report = json.loads(world.call(*world.source, "--continuous", "--json"))
     assert report["files"] == 1
     assert seen
     assert world.ids() == [1]
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def interrupt_after_the_first_file(monkeypatch: pytest.MonkeyPatch, seen: list[Report]) -> None:

@@ -98,8 +98,11 @@ class Kills:
             source = self._ask(GetSource(str(self._table))).id
         except penstock.NotFoundError:
             return {}  # no runner has come so far
-        while page := self._ask(ListFiles(source, after=found[-1].id if found else "")).shards:
-            found += page
+        after: str | None = ""
+        while after is not None:
+            page = self._ask(ListFiles(source, after=after))
+            found += page.shards
+            after = page.after
         return {each.uri.rpartition("/")[2]: each for each in found}
 
     def _ask(self, request: Ask[R]) -> R:

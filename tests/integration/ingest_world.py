@@ -120,12 +120,12 @@ class World:
     def shards(self) -> dict[str, Shard]:
         """By the name of the file."""
         found: list[Shard] = []
-        while True:
-            after = found[-1].id if found else ""
-            page = self.database.sources.ask(ListFiles(self.source().id, after=after)).shards
-            found += page
-            if not page:
-                return {each.uri.rpartition("/")[2]: each for each in found}
+        after: str | None = ""
+        while after is not None:
+            page = self.database.sources.ask(ListFiles(self.source().id, after=after))
+            found += page.shards
+            after = page.after
+        return {each.uri.rpartition("/")[2]: each for each in found}
 
     def loaded(self) -> pa.Table:
         return deltalake.DeltaTable(self.table).to_pyarrow_table()

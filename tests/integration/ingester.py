@@ -8,6 +8,7 @@ MOMENT       never, or one of
              before/after export      around the export of what was published
              before/after prepare     around the making of the table, or looking at its columns
              before/after commit      around a transaction of the Delta table
+             before/after job         around the Spark job that reads files and writes splits
              before acknowledge       of messages
              At its `times`-th coming (1) it says "at MOMENT" and waits for a line. Only the thread
              that works waits: signs of life are given, until it is stopped.
@@ -26,8 +27,11 @@ import msgspec
 
 from integration.plainspark import PlainSpark
 from penstock.spark import Ingest
+from penstock.spark.ingest import loader, sparkjob
 from penstock.spark.ingest.coordinator import Coordinator
 from penstock.spark.ingest.delta import DeltaTarget
+from penstock.spark.ingest.sparkjob import TaskRunner
+from penstock.spark.ingest.task import TaskResult
 
 
 def say(*words: str) -> None:
@@ -67,6 +71,14 @@ def hook(moment: Moment) -> None:
         self.target.export = moment.around("export", self.target.export)  # type: ignore[method-assign]
         self._acknowledge = moment.around("acknowledge", self._acknowledge)  # type: ignore[method-assign]
 
+    run_job = sparkjob.run_job
+
+    def run(spark: Any, runner: TaskRunner) -> list[TaskResult]:
+        # Without a job its tasks only tell a schema.
+        work = run_job if runner._job is None else moment.around("job", run_job)
+        return work(spark, runner)
+
+    vars(loader)["run_job"] = run
     Coordinator.__init__ = made  # type: ignore[method-assign]
     DeltaTarget._prepare = moment.around("prepare", DeltaTarget._prepare)  # type: ignore[method-assign]
     DeltaTarget._commit = moment.around("commit", DeltaTarget._commit)  # type: ignore[method-assign]

@@ -105,12 +105,13 @@ def test_of_two_that_acquire_a_stale_shard_one_has_it(world: World) -> None:
     world.check()
 
 
+@pytest.mark.parametrize("moment", ["after job", "before Publish"])
 def test_a_process_that_was_stopped_before_its_publish_loses_to_the_one_that_took_over(
-    world: World,
+    world: World, moment: str
 ) -> None:
     world.put_and_announce("a.json", "b.json")
-    with world.child("before Publish", SHORT) as stopped:
-        assert stopped.hear() == "at before Publish"
+    with world.child(moment, SHORT) as stopped:
+        assert stopped.hear() == f"at {moment}"
         stopped.stop()
         assert (world.table / "splits").is_dir()  # its rows are written, and not published
         report = world.settle(SHORT)

@@ -22,7 +22,7 @@ from penstock.clock import SystemClock
 from penstock.errors import InvalidError, NotFoundError, UnavailableError
 from penstock.source.memoryqueue import MemoryQueue
 from penstock.source.queueport import Limits, Queue, Received, limits_of
-from penstock.spark.queueports import open_queue
+from penstock.spark.queueports import PenstockQueue, open_queue
 from penstock.spark.sqs import Address, SqsQueue, parse_address
 
 CLOCK = SystemClock()
@@ -168,7 +168,7 @@ def test_limits_are_those_of_the_queue(database: Database, server: None) -> None
     database.create_queue("short", lease=7, max_lease=70)
     assert limits_of(open_queue(database, "short", clock=CLOCK)) == Limits(lease=7, lease_max=70)
     _, url = make_sqs(VisibilityTimeout="11", MessageRetentionPeriod="3600")
-    assert limits_of(open_queue(database, url, clock=CLOCK)) == Limits(11, 43_200, 43_200, 3_600)
+    assert limits_of(open_queue(database, url, clock=CLOCK)) == Limits(11, 43_200, 3_600)
 
 
 # ---- Penstock's own ---------------------------------------------------------------------------
@@ -184,6 +184,9 @@ def test_a_queue_of_the_location_gives_up_on_no_message_and_says_so(
     database.publish(b"n", to="q")
     with caplog.at_level(logging.WARNING, "penstock"):
         port = open_queue(database, "q", clock=CLOCK)
+        assert queue.describe().max_attempts == 1  # who only looks changes nothing
+        assert isinstance(port, PenstockQueue)
+        port.begin()
     assert queue.describe().max_attempts == 0
     assert [record.getMessage() for record in caplog.records] == [
         "queue 'q': max_attempts was 1 and is 0 now: the source counts failures",

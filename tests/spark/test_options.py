@@ -100,3 +100,15 @@ def test_what_cannot_be_written_is_told(
 def test_spark_hands_in_names_of_its_own() -> None:
     given = {**HERE, "stream": "s", "checkpointlocation": "/tmp/x", "path": "./data"}
     assert write_options(given, streaming=True).location == str(Path("data").resolve())
+
+
+@pytest.mark.parametrize("time", ["0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_beyond_all_times_is_told(time: str) -> None:
+    with pytest.raises(InvalidError, match="beyond all times"):
+        read_options({"location": "x", "stream": "s", "startingOffsets": time}, streaming=False)
+
+
+def test_a_producer_that_is_no_text_is_told() -> None:
+    given = {"location": "x", "stream": "s", "producer": "\udcff", "sequence": "1"}
+    with pytest.raises(InvalidError, match="no valid text"):
+        write_options(given, streaming=False)

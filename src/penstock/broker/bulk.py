@@ -21,7 +21,7 @@ import pyarrow as pa
 from penstock.broker.commit import Committer, Shown
 from penstock.broker.pagekeeping import flush_queue
 from penstock.broker.progress import PROGRESS_MAX, Progress, Report, Table
-from penstock.codec.keys import Kind
+from penstock.codec.keys import Kind, Scope, once_key
 from penstock.codec.node import Body
 from penstock.codec.scalars import I64_MAX
 from penstock.errors import InvalidError
@@ -161,7 +161,7 @@ class Bulk:
         steps = [link]
         if target is None:
             steps = [leave_step(), link]
-        elif target.kind == Kind.TOPIC:
+        elif target.kind == Kind.TOPIC and not await self._linked(staging_id):
             steps = [make_step(target), link]  # its references come behind (topickeeping.py)
         *_, (offsets,) = await self._committer.submit(*steps)
         self._table.wrote(
@@ -173,6 +173,11 @@ class Bulk:
             self._committer.now_ms(),
         )
         return offsets  # type: ignore[no-any-return]
+
+    async def _linked(self, staging_id: int) -> bool:
+        """Whether it was linked before: then nothing is made for it again."""
+        key = once_key(Scope.LINK, staging_id, b"")
+        return await self._committer.read(lambda view: view.store.get(key)) is not None
 
     # -- reading
 

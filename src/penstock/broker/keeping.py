@@ -17,11 +17,13 @@ from typing import Any
 import msgspec
 
 from penstock.broker.commit import Committer, Shown
+from penstock.broker.pagekeeping import flush_topic
 from penstock.codec.keys import KeyType, Kind, open_key, prefix, prefix_end
 from penstock.codec.scalars import NEVER_MS
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import NameState, list_names
 from penstock.log.decision import StateKey, Timer
+from penstock.log.hold import lowest_hold
 from penstock.log.holes import plan_holes
 from penstock.log.state import LogState, load_log
 from penstock.stream.compact import TAGS_MAX, compactable, learn, superseded
@@ -33,12 +35,15 @@ from penstock.stream.timers import compact_due, group_due, retain_due
 #: How long after a write limits are looked at: many writes share one look.
 RETAIN_MS = 500
 COMPACT_MS = 1000
+#: A topic keeps what is not acknowledged, whatever its limits say: look again.
+TOPIC_MS = 5000
 #: A compaction reads the whole stream: for each moment of work it rests so many.
 COMPACT_REST = 10
 
 
 class _Kept(msgspec.Struct):
     config: StreamConfig
+    topic: bool = False
     compacted: int = 0  # everything below was compacted
     rest_ms: int = 0  # no compaction before
 
@@ -61,15 +66,16 @@ class Keeping:
         """After every commit."""
         for key, state in states.items():
             if key[0] == "name" and isinstance(state, NameState) and state.row is not None:
-                self._configured(state.row.id, config_of(state.row))
+                assert isinstance(key[1], tuple)
+                self._configured(key[1][0], state.row.id, config_of(state.row))
             elif key[0] == "log" and isinstance(key[1], int) and key[1] in self._kept:
                 self._grown(key[1], state)
 
-    def _configured(self, log_id: int, config: StreamConfig) -> None:
+    def _configured(self, kind: Kind, log_id: int, config: StreamConfig) -> None:
         if not config.limits and not config.compact:
             self._kept.pop(log_id, None)
             return
-        kept = self._kept.setdefault(log_id, _Kept(config))
+        kept = self._kept.setdefault(log_id, _Kept(config, kind is Kind.TOPIC))
         kept.config = config
         self._remind([retain_due(log_id, 0), compact_due(log_id, 0)])
 
@@ -113,12 +119,18 @@ class Keeping:
         if kept is None or not kept.config.limits:
             return
         now_ms = committer.now_ms()
+        if kept.topic:
+            await flush_topic(committer, log_id)
 
         async def query(view: Shown) -> Any:
             state = await load_log(view, log_id)
             if state is None:
                 return None, None
-            return await plan_retain(view.store, state, kept.config, now_ms)
+            step, look_ms = await plan_retain(view.store, state, kept.config, now_ms)
+            held = lowest_hold(state)
+            if kept.topic and look_ms is None and held is not None and held < state.next:
+                look_ms = now_ms + TOPIC_MS  # acknowledging does not change the log
+            return step, look_ms
 
         step, look_ms = await committer.read(query)
         if step is not None:
@@ -128,15 +140,16 @@ class Keeping:
             self._remind([retain_due(log_id, max(look_ms, now_ms + RETAIN_MS))])
 
     async def _find_configured(self, committer: Committer) -> None:
-        async def query(view: Shown) -> list[tuple[int, StreamConfig]]:
+        async def query(view: Shown) -> list[tuple[Kind, int, StreamConfig]]:
             return [
-                (row.id, config_of(row))
-                async for _, row in list_names(view.store, Kind.STREAM)
+                (kind, row.id, config_of(row))
+                for kind in (Kind.STREAM, Kind.TOPIC)
+                async for _, row in list_names(view.store, kind)
                 if row.options
             ]
 
-        for log_id, config in await committer.read(query):
-            self._configured(log_id, config)
+        for kind, log_id, config in await committer.read(query):
+            self._configured(kind, log_id, config)
 
     async def _compact(self, committer: Committer, what: StateKey) -> None:
         log_id = what[1]

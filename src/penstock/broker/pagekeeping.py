@@ -60,6 +60,13 @@ async def flush_queue(committer: Committer, name: LogName) -> None:
         committer.tail.flushed(owner, await _flush(committer, owner))
 
 
+async def flush_topic(committer: Committer, topic_id: int) -> None:
+    """The same of a topic: before its all-log is trimmed, which is held at what the rows need."""
+    owner = Owner(PagedView.TOPIC, topic_id)
+    if committer.tail.of(owner):
+        committer.tail.flushed(owner, await _flush(committer, owner))
+
+
 async def _flush(committer: Committer, owner: Owner) -> int | None:
     """-> the sequence that the rows contain now; None: the owner is gone"""
     operations = committer.tail.of(owner)

@@ -140,15 +140,14 @@ def files(
 def list_shards(
     database: Database, source: SourceInfo, phase: Phase | None = None, prefix: str = ""
 ) -> Iterator[Shard]:
-    after = ""
-    while True:
+    after: str | None = ""
+    # An answer may be short, even empty, before the end: files that are otherwise come between.
+    while after is not None:
         page = database.sources.ask(
             ListFiles(source.id, phase=phase, after=after, limit=_PAGE, prefix=prefix)
-        ).shards
-        yield from page
-        if len(page) < _PAGE:
-            return
-        after = page[-1].id
+        )
+        yield from page.shards
+        after = page.after
 
 
 def sources(location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:

@@ -7,7 +7,7 @@ Complete     A file is complete when nothing about it changed for the settling t
 Left out     Whatever is no regular file, symbolic links among it: the file that one points to may
              be listed as well, and would be loaded twice. Names that begin with a dot or an
              underscore, and those that uploads use while they last. Folders that are tables (they
-             hold `_delta_log`) and the location itself.
+             hold `_delta_log`), what ingest writes into one that has none yet, and the location.
 Not here     Announcing (watch.py), what was announced before (watch_ledger.py).
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import signal
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -30,6 +31,8 @@ UNFINISHED = (
     *(".inprogress", ".swp", "._copying_", "~"),
 )
 _TABLE = "_delta_log"
+#: What ingest writes into a table, which has a log only afterwards (tablefolder.staging_folder).
+_STAGING = re.compile(r"(.*/)?splits/[0-9a-f]{12}-[0-9]+")
 
 
 class Version(NamedTuple):
@@ -85,7 +88,8 @@ def _list_into(listing: Listing, folder: Path, inside: str, patterns: Sequence[s
             if entry.name.startswith((".", "_")):
                 continue
             if entry.is_dir(follow_symlinks=False):
-                folders.append(path)
+                if _STAGING.fullmatch(path) is None:
+                    folders.append(path)
             elif _wanted(entry.name, patterns):
                 try:
                     status = entry.stat(follow_symlinks=False)

@@ -7,7 +7,8 @@ from typing import Any, Protocol, TypeVar, cast
 import msgspec
 
 from penstock.client.bulkbackend import Argument
-from penstock.errors import UnavailableError
+from penstock.codec.resp import Limits
+from penstock.errors import InvalidError, UnavailableError
 from penstock.source.requests import Ask, SourceAnswer
 
 R = TypeVar("R")
@@ -30,7 +31,14 @@ class RemoteSources:
         self._ask = remote.ask
 
     async def ask(self, request: Ask[R]) -> R:
-        reply = await self._ask("PENSTOCK.SOURCE", msgspec.json.encode(request))
+        encoded = msgspec.json.encode(request)
+        if len(encoded) > Limits().bulk_bytes:
+            # The broker would take it for noise, and end the connection.
+            raise InvalidError(
+                f"a request of {len(encoded):,} bytes; at most {Limits().bulk_bytes:,} are allowed",
+                hint="ask for less at once",
+            )
+        reply = await self._ask("PENSTOCK.SOURCE", encoded)
         try:
             return cast(R, _ANSWERS.decode(reply))
         except (msgspec.DecodeError, TypeError, UnicodeDecodeError) as error:

@@ -62,7 +62,7 @@ class ShardRow(msgspec.Struct, frozen=True):
     opened_ms: int
     updated_ms: int  # of a terminal one: when it ended
     uri: str
-    etag: str | None = None  # as the first opener saw it
+    etag: str | None = None  # as its opener saw it, or who published a part of it
     announced_by: str = ""
     error: str = ""  # of the latest failure
     text: str = ""  # of an announcement: how it begins

@@ -229,6 +229,8 @@ def reserve_step(staging_id: int, writer: int, count: int) -> Step:
     """-> so many ids for messages of this writer, and the time of now in milliseconds"""
     if not 0 < count <= RESERVE_MAX:
         raise InvalidError(f"{count} ids; 1 to {RESERVE_MAX:,} can be reserved at a time")
+    if not 0 <= writer <= U64_MAX:
+        raise InvalidError(f"writer {writer} cannot reserve ids")
 
     async def load(view: View) -> None:
         await load_staging(view, staging_id)

@@ -12,6 +12,7 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from penstock.codec.shard import RELEASED, Place, ShardKind, ShardPhase, ShardRow
+from penstock.codec.source import IdentityBy
 from penstock.errors import ConflictError, InvalidError, NotFoundError
 from penstock.log.decision import Step
 from penstock.source.draft import Draft, draft_step
@@ -64,7 +65,7 @@ def reopen_shard_step(request: ReopenShard) -> Step:
         )
 
     async def body(draft: Draft) -> Shards:
-        await draft.source(request.source)
+        source = await draft.source(request.source)
         before = await draft.shard(request.source, request.id)
         if before is None:
             if request.force:
@@ -74,6 +75,8 @@ def reopen_shard_step(request: ReopenShard) -> Step:
                 hint="check the name; with force it is loaded, even if it was loaded before",
             )
         row = _reopened(before, request, draft.now_ms)
+        if source.identity is IdentityBy.URI:
+            row = replace(row, etag=None)  # whoever asks for it has looked at the file
         await draft.put_shard(request.source, request.id, row, before)
         return Shards([shown_shard(request.id, row, None, draft.now_ms)])
 

@@ -48,9 +48,10 @@ from penstock.source.words import check_text
 from penstock.store.port import Reader
 
 LIST_MAX = 10_000
-#: One answer looks at so many rows, or has so many splits.
+#: One answer looks at so many rows, or has so many splits; or so many bytes of them.
 SCANNED_ROWS = 20_000
 LISTED_SPLITS = 20_000
+LISTED_BYTES = 32 << 20
 
 
 async def read_source(store: Reader, source_id: int) -> SourceRow:
@@ -124,7 +125,7 @@ async def publishes(view: View, request: ListPublishes) -> PublishRows:
             hint="the table is older than it was: restore it, or load into another one",
         )
     found: list[PublishRow] = []
-    splits = 0
+    splits = size = 0
     end = min(source.published, request.after + request.limit)
     for sequence in range(request.after + 1, end + 1):
         value = await view.store.get(published_key(request.source, sequence))
@@ -140,7 +141,8 @@ async def publishes(view: View, request: ListPublishes) -> PublishRows:
             )
         )
         splits += len(row.splits)
-        if splits >= LISTED_SPLITS:
+        size += len(value)
+        if splits >= LISTED_SPLITS or size >= LISTED_BYTES:
             break
     return PublishRows(found, source.published)
 

@@ -6,6 +6,7 @@ Contract     `add` takes a message with what opening its shards told; the other 
              terminal.
 States       of a shard: add --> [ready] -- take --> [reading] -- sent --> [awaiting commit]
                                    ^----------- again ---------'---------------'
+                                                               '<--- resume ---'
                          end, from any of them --> [completed]; drop --> not ours any more
 Many files   in one message: one that another process works on, or that failed and is to be tried
              again, only keeps the message from being acknowledged. The others are loaded.
@@ -139,6 +140,11 @@ class Local:
             work = self._shards[shard_id]
             assert work.work is Work.READING, f"{shard_id} is {work.work.value}"
             work.work = Work.AWAITING
+
+    def resume(self, shard_ids: Iterable[str]) -> None:
+        """The commit was refused for what they are; they are read once more, right now."""
+        for shard_id in shard_ids:
+            self._shards[shard_id].work = Work.READING
 
     def again(self, shards: Iterable[Shard]) -> None:
         """To be read (on) from these positions: a part was published, or a publish was refused."""

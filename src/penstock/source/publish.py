@@ -42,6 +42,8 @@ from penstock.source.words import (
 REMEMBERED_MS = 24 * 3600 * 1000
 SPLITS_MAX = 100_000
 STATS_BYTES_MAX = 1 << 20
+#: Of one publish: names, paths and stats. It is one commit, and one request.
+PUBLISH_BYTES_MAX = 24 << 20
 
 _Places = list[tuple[Place, int]]
 
@@ -51,6 +53,13 @@ def publish_step(request: Publish) -> Step:
     check_text(request.publish_id, "a publish id", KEY_BYTES_MAX)
     starts, ends = _check_moves(request.moves)
     _check_splits(request)
+    size = sum(len(split.path) + len(split.stats) for split in request.splits)
+    size += sum(len(move.id) for move in request.moves)
+    if size > PUBLISH_BYTES_MAX:
+        raise InvalidError(
+            f"a publish of {size:,} bytes; at most {PUBLISH_BYTES_MAX:,} are allowed",
+            hint="publish fewer splits at once, or with shorter stats",
+        )
     named = once_key(Scope.PUBLISH, request.source, request.publish_id.encode())
 
     async def body(draft: Draft) -> Published | Refused:
@@ -78,8 +87,7 @@ def publish_step(request: Publish) -> Step:
         )
         return answer
 
-    size = sum(len(split.path) + len(split.stats) for split in request.splits)
-    return draft_step(body, size + sum(len(move.id) for move in request.moves))
+    return draft_step(body, size)
 
 
 def _check_moves(moves: Sequence[Move]) -> tuple[_Places, _Places]:
@@ -96,6 +104,8 @@ def _check_moves(moves: Sequence[Move]) -> tuple[_Places, _Places]:
             raise InvalidError(f"{move.id}: from {move.start} to {move.end} is not forward")
         if not 0 <= move.rows <= U64_MAX:
             raise InvalidError(f"{move.id}: {move.rows} rows")
+        if move.version is not None:
+            check_text(move.version, "a version")
         starts.append(start)
         ends.append(end)
     return starts, ends
@@ -162,6 +172,8 @@ async def _publish(
             offset=offset,
             rows=row.rows + move.rows,
             failures=0,  # it goes on: what counts is how often in a row it does not
+            error="",
+            etag=row.etag if move.version is None else move.version,
             updated_ms=draft.now_ms,
         )
         await draft.put_shard(request.source, move.id, moved, row)

@@ -17,6 +17,8 @@ from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 
+from penstock.errors import InvalidError
+
 
 class Received(msgspec.Struct, frozen=True, eq=False):
     id: str  # the same at every delivery
@@ -33,7 +35,6 @@ class Limits(msgspec.Struct, frozen=True):
 
     lease: float | None = None  # seconds of a lease that `receive` gives
     lease_max: float | None = None  # how far from now on `extend` may push a deadline
-    held_max: float | None = None  # how long one delivery can be kept by extending, in all
     retention: float | None = None  # how long after its sending a message may still be delivered
 
 
@@ -63,5 +64,9 @@ def limits_of(queue: Queue) -> Limits:
     if told is None:
         return Limits()
     limits = told()
-    assert isinstance(limits, Limits), f"limits() of {queue!r} answers with Limits"
+    if not isinstance(limits, Limits):
+        raise InvalidError(
+            f"limits() of {type(queue).__name__} answered with {type(limits).__name__}",
+            hint="it answers with penstock.source.queueport.Limits, or there is no such method",
+        )
     return limits

@@ -117,7 +117,7 @@ class Shard(msgspec.Struct, frozen=True):
     rows: int  # published so far
     failures: int
     error: str  # the latest one; of an announcement that could not be read: why
-    etag: str | None  # of the file, as its first opener saw it
+    etag: str | None  # of the file, as its opener saw it, or who published a part of it
     announced_by: str
     text: str  # an announcement that could not be read, its beginning
     opened_ms: int
@@ -225,9 +225,10 @@ class ListFiles(Ask[Shards], frozen=True, tag="list-files"):
 
 
 class ReopenShard(Ask[Shards], frozen=True, tag="reopen-shard"):
-    """Let it be loaded again. A failed one goes on where it stood. One at EOF begins at BOF and its
-    rows come twice, so it needs `force`; so does one that is not remembered (any more), which is
-    answered with no shard. One that somebody works on is a ConflictError."""
+    """Let it be loaded again. A failed one goes on where it stood, in the file as it is now, unless
+    its version is its identity. One at EOF begins at BOF and its rows come twice, so it needs
+    `force`; so does one that is not remembered (any more), which is answered with no shard. One
+    that somebody works on is a ConflictError."""
 
     source: int
     id: str
@@ -289,6 +290,8 @@ class Move(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     start: str
     end: str  # EOF: it is loaded
     rows: int
+    #: Of the file whose part this is: the rest must be of the same. None: what is known stays.
+    version: str | None = None
 
 
 #: `schema`, `staging`: of the whole publish; `shards`: those named lost their owner or moved on.

@@ -128,8 +128,13 @@ def write_options(given: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         raise InvalidError("producer and sequence go together")
     if producer is not None and streaming:
         raise InvalidError("producer and sequence are for batch writes; a query has its own")
-    if producer is not None and not 0 < len(producer.encode()) <= 255:
-        raise InvalidError("producer has 1 to 255 bytes")
+    if producer is not None:
+        try:
+            size = len(producer.encode())
+        except UnicodeEncodeError:
+            raise InvalidError(f"producer {producer!r} is no valid text") from None
+        if not 0 < size <= 255:
+            raise InvalidError("producer has 1 to 255 bytes")
     return WriteOptions(
         _location(options),
         source,
@@ -216,7 +221,10 @@ def _edge(name: str, value: str) -> Edge:
         ) from None
     if time.tzinfo is None:
         raise InvalidError(f"{name}: {value!r} has no time zone", hint=f"{word}Z is UTC")
-    return time.astimezone(UTC)
+    try:
+        return time.astimezone(UTC)
+    except OverflowError:
+        raise InvalidError(f"{name}: {value!r} is beyond all times") from None
 
 
 def _number(name: str, value: str, *, low: int) -> int:

@@ -3,9 +3,9 @@
 Contract     Both are a `source.queueport.Queue`. `open_queue` takes what a user gave: the name of a
              queue of the location, an address of SQS (sqs.py has its forms), or an object with the
              three methods of the port. What is wrong with it is an error here, before anything is
-             received; what deserves a word is logged.
+             received. Opening changes nothing; `begin` does, once all else is found to be right.
 Counting     The source counts the failures of files. A queue that gives up on announcements by
-             itself would lose healthy files to kills, so a queue of the location is set to
+             itself would lose healthy files to kills, so `begin` sets a queue of the location to
              `max_attempts=0`. A redrive policy of SQS is not ours to change; it is warned of.
 Not here     When leases are extended and messages acknowledged (source/, ingest.py).
 """
@@ -35,17 +35,23 @@ _WAIT_SHARE = 0.25
 
 def open_queue(database: Database, queue: object, *, clock: Clock) -> Queue:
     """The port that `queue` stands for. Whoever has it open closes it, if it has a `close`."""
-    if isinstance(queue, str):
-        if is_sqs(queue):
-            return SqsQueue.open(queue, clock=clock)
-        return PenstockQueue.open(database, queue, clock=clock)
-    if not isinstance(queue, Queue):
-        raise InvalidError(
-            f"a queue is a name, sqs://…, or an object that receives, extends and acknowledges, "
-            f"not {type(queue).__name__}",
-            hint="see penstock.source.queueport.Queue",
-        )
-    return queue
+    found = check_queue(queue)
+    if not isinstance(found, str):
+        return found
+    if is_sqs(found):
+        return SqsQueue.open(found, clock=clock)
+    return PenstockQueue.open(database, found, clock=clock)
+
+
+def check_queue(queue: object) -> str | Queue:
+    """Refuse what can be no queue, before anything is opened."""
+    if isinstance(queue, Queue) or (isinstance(queue, str) and queue):
+        return queue
+    raise InvalidError(
+        f"a queue is a name, sqs://…, or an object that receives, extends and acknowledges, "
+        f"not {type(queue).__name__ if queue != '' else 'an empty text'}",
+        hint="see penstock.source.queueport.Queue",
+    )
 
 
 @contextmanager
@@ -75,7 +81,7 @@ class PenstockQueue:
 
     @classmethod
     def open(cls, database: Database, name: str, *, clock: Clock) -> PenstockQueue:
-        """Of a queue that is there, and that from here on gives up on no message."""
+        """Of a queue that is there."""
         queue = database.queue(name)
         try:
             settings = queue.describe()
@@ -83,6 +89,12 @@ class PenstockQueue:
             raise NotFoundError(
                 str(error), hint="penstock watch makes it, and so does db.create_queue"
             ) from None
+        return cls(queue, lease=settings.lease, clock=clock)
+
+    def begin(self) -> None:
+        """From here on it gives up on no message. What deserves a word is logged."""
+        queue, name = self._queue, self._queue.name
+        settings = queue.describe()
         if settings.max_attempts:
             queue.alter(max_attempts=0)
             _log.warning(
@@ -96,7 +108,6 @@ class PenstockQueue:
             )
         if settings.paused:
             _log.warning("queue %r is paused: nothing is received until it plays", name)
-        return cls(queue, lease=settings.lease, clock=clock)
 
     def receive(self, max_messages: int, wait: float) -> list[Received]:
         # A lease may begin as soon as the call goes out, and its deadline is counted from there: so

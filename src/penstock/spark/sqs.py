@@ -183,7 +183,6 @@ class SqsQueue:
         return Limits(
             lease=self._lease,
             lease_max=_HELD_SECONDS,
-            held_max=_HELD_SECONDS,
             retention=self._retention,
         )
 

@@ -16,6 +16,7 @@ from penstock.cli.watch_folder import (
     list_files,
     uri_of,
 )
+from penstock.spark.ingest.tablefolder import staging_folder
 
 SECOND = 1_000_000_000
 
@@ -46,6 +47,9 @@ def touch(path: Path, data: bytes = b"{}\n") -> Path:
         ("a.json._COPYING_", False),
         ("a.json~", False),
         ("table/_delta_log/0.json", False),
+        (f"table/{staging_folder('0123456789ab', 7)}/{'f' * 32}.parquet", False),
+        (f"{staging_folder('0123456789ab', 7)}/{'f' * 32}.parquet", False),
+        ("splits/2026-11/a.parquet", True),
     ],
 )
 def test_what_is_listed_by_its_name(name: str, listed: bool, tmp_path: Path) -> None:

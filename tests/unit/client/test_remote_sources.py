@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock.client.sourcebackend import RemoteSources
-from penstock.errors import UnavailableError
-from penstock.source.requests import GetSchema, Refused, SchemaInfo
+from penstock.errors import InvalidError, UnavailableError
+from penstock.source.requests import GetSchema, GetSource, Refused, SchemaInfo
 
 
 class Recorded:
@@ -40,3 +40,10 @@ def test_an_answer_of_another_kind_is_told_apart_by_its_tag() -> None:
 def test_an_answer_that_cannot_be_read_is_an_error_of_ours(reply: Any) -> None:
     with pytest.raises(UnavailableError, match="answer about a source cannot be read"):
         asyncio.run(RemoteSources(Recorded(reply)).ask(GetSchema(7)))
+
+
+def test_a_request_that_the_broker_would_not_read_is_not_sent() -> None:
+    remote = Recorded(b"")
+    with pytest.raises(InvalidError, match="a request of 70,000,0"):
+        asyncio.run(RemoteSources(remote).ask(GetSource("x" * 70_000_000)))
+    assert remote.asked == []

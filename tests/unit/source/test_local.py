@@ -91,6 +91,18 @@ def test_a_message_is_acknowledged_when_all_its_shards_are_terminal() -> None:
     assert local.idle
 
 
+def test_what_was_sent_and_is_read_once_more_can_be_sent_again() -> None:
+    local = Local()
+    local.add(message("m"), [mine("a"), mine("b")])
+    local.take(10)
+    local.sent(["a", "b"])
+    local.resume(["a", "b"])
+    assert [each.id for each in local.working(Work.READING)] == ["a", "b"]
+    assert local.take(10) == []
+    local.sent(["a"])
+    assert ids(local.end(["a", "b"])) == (["m"], [])
+
+
 def test_a_message_whose_shards_are_all_terminal_is_acknowledged_at_once() -> None:
     local = Local()
     assert ids(local.add(message("m"), [done("a"), failed("b")])) == (["m"], [])

@@ -18,6 +18,7 @@ from penstock.source.requests import (
     Published,
     PutSchema,
     Refused,
+    ReopenShard,
     RevokeStagings,
     Split,
     position_text,
@@ -207,6 +208,8 @@ BASE = Publish(1, ANNA, "p", 1, 0, [Split("s", 1, 1)], [Move(A, "BOF", "EOF", 1)
         ({"publish_id": "\ud800"}, "not valid text"),
         ({"moves": [Move("\ud800", "BOF", "EOF", 1)]}, "not valid text"),
         ({"splits": [Split(str(n), 1, 1) for n in range(100_001)]}, "at most 100,000"),
+        ({"splits": [Split(str(n), 1, 1, "x" * 1_000_000) for n in range(26)]}, "at most 25,165"),
+        ({"moves": [Move(A, "BOF", position_text(1), 1, "")]}, "version of 0 bytes"),
     ],
 )
 async def test_a_publish_that_makes_no_sense_is_invalid_and_writes_nothing(
@@ -216,3 +219,39 @@ async def test_a_publish_that_makes_no_sense_is_invalid_and_writes_nothing(
     with pytest.raises(InvalidError, match=what):
         await world.ask(msgspec.structs.replace(BASE, **change))
     assert len(world.log.written) == before
+
+
+async def test_a_part_keeps_the_version_of_its_file_and_the_end_keeps_no_error(
+    world: SourceDriver,
+) -> None:
+    await world.open_shard(ANNA)
+    await world.ask(FailShards(world.source, ANNA, [Failure(A, "for now")]))
+    await world.open_shard(ANNA)
+    await world.publish(ANNA, Move(A, "BOF", position_text(5), 1, "v1"))
+    shard = await world.file()
+    assert (shard.etag, shard.error) == ("v1", "")
+    await world.publish(ANNA, Move(A, position_text(5), "EOF", 1))
+    assert (await world.file()).etag == "v1"
+    await world.sound()
+
+
+async def test_who_reopens_a_file_that_is_known_by_its_name_takes_it_as_it_is(
+    world: SourceDriver,
+) -> None:
+    await world.open_shard(ANNA)
+    await world.publish(ANNA, Move(A, "BOF", position_text(5), 1, "v1"))
+    await world.ask(FailShards(world.source, ANNA, [Failure(A, "changed", True)]))
+    (reopened,) = (await world.ask(ReopenShard(world.source, A))).shards
+    assert (reopened.position, reopened.etag) == (position_text(5), None)
+
+
+async def test_a_list_of_publishes_is_of_bounded_size(
+    world: SourceDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(3):
+        await world.open_shard(ANNA, f"s3://b/{n}")
+        await world.publish(ANNA, whole(f"s3://b/{n}"))
+    assert [row.sequence for row in await world.published()] == [1, 2, 3]
+    monkeypatch.setattr("penstock.source.lists.LISTED_BYTES", 1)
+    assert [row.sequence for row in await world.published()] == [1]
+    assert [row.sequence for row in await world.published(1)] == [2]

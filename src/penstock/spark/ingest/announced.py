@@ -4,7 +4,8 @@ Contract     `read(messages)` asks the stores for versions where the source's id
              and never trusts a message for that. Nothing is written here.
 Unresolved   A file whose version cannot be asked for (it is missing, or its store is away) is known
              by its message until it can be: a failure must be counted somewhere. Such a shard never
-             has rows; it ends when the file was found, which then has a shard of its own.
+             has rows; it ends when the file was found, which then has a shard of its own. Who is
+             killed before that leaves it to whoever gets the message next.
 """
 
 from __future__ import annotations
@@ -91,6 +92,15 @@ def open_shard(uri: str, version: str | None, message: str, identity: Identity) 
     if identity == "version" and version is None:
         return ShardOpen(shard_id(uri, f"{_UNRESOLVED}{message}"), uri, None, message)
     return ShardOpen(shard_id(uri, version), uri, version, message)
+
+
+def unresolved(message: Named) -> list[ShardOpen]:
+    """What its files would have been known by while they had no version."""
+    return [
+        open_shard(each.uri, None, message.received.id, "version")
+        for each in message.shards
+        if each.etag is not None
+    ]
 
 
 def is_unresolved(shard: Shard) -> bool:

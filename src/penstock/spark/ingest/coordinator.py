@@ -9,7 +9,9 @@ Cycle        receive - open or acquire the shards that messages name - gather - 
 Batches      A batch is loaded when it has `max_files` or `batch_bytes`; when no message came for
              `linger` seconds; or a commit timeout after its first file, whatever comes.
 Failures     are counted in the shard's row, by the broker. A file that failed is tried again here,
-             after a pause, until it is loaded or has failed for good, and its message is kept.
+             after a pause, until it is loaded or has failed for good, and its message is kept. A
+             store that is away is no failure of its files: they are released and tried again, after
+             longer and longer pauses, then left to the queue; under `once`, left at once.
 Invariants   C1  a message is acknowledged only after every shard that it names is durably terminal
              C2  what another process works on is dropped, not acknowledged
 Not here     Leases and heartbeats (keeper.py), states of messages here (source/local.py).
@@ -32,7 +34,7 @@ from penstock.source.local import Local, Through, Work
 from penstock.source.queueport import Queue, Received, limits_of
 from penstock.source.requests import EOF, Ask, Failure, Move, Shard, ShardOpen, SourceInfo
 from penstock.source.visibility import last_seconds, lease_seconds
-from penstock.spark.ingest.announced import open_shard, read_messages
+from penstock.spark.ingest.announced import Named, open_shard, read_messages, unresolved
 from penstock.spark.ingest.delta import DeltaTarget, app_id
 from penstock.spark.ingest.keeper import Keeper
 from penstock.spark.ingest.loader import Loaded, Loader
@@ -52,6 +54,8 @@ _SEEN_MAX = 100_000
 _LOOKS = 16
 _RETRY_SECONDS_MAX = 60.0
 _PAUSE_SECONDS = 0.5
+#: The first pause when a store is away, at least.
+_AWAY_SECONDS = 0.1
 
 
 class Coordinator:
@@ -82,6 +86,9 @@ class Coordinator:
         self._named: dict[str, list[ShardOpen]] = {}
         #: Shards whose files failed: when to try them again.
         self._later: dict[str, tuple[float, Shard]] = {}
+        #: Shards whose store is away: how often it was in a row.
+        self._waits: dict[str, int] = {}
+        self._once = False
         #: When the batch that is gathered must be loaded.
         self._due: float | None = None
         #: Since when the queue has not answered.
@@ -112,6 +119,7 @@ class Coordinator:
             clock=clock,
             staged=self._keeper.stage,
             sent=self._sent,
+            resumed=self._resumed,
             schema=self.schema,
         )
 
@@ -120,6 +128,7 @@ class Coordinator:
         self._stop.set()
 
     def run(self, *, once: bool) -> Report:
+        self._once = once
         self._keeper.start()
         try:
             self._cleanup()
@@ -185,6 +194,8 @@ class Coordinator:
         in_hand = len(self._local.working()) - len(self._later)
         room = min(RECEIVE_MAX, self._local.room, 2 * self._settings.max_files - in_hand)
         if room <= 0:
+            if not self._ready():  # all of it waits to be tried again
+                self._pause(wait)
             return 0
         try:
             received = self._queue.receive(room, wait)
@@ -214,6 +225,8 @@ class Coordinator:
             self._count(failed=len(found.bad))
             for bad in found.bad:
                 _log.warning("message %s could not be read: %s", bad.announced_by, bad.error)
+        if self._settings.identity == "version":
+            self._name_left_over(found.named)
         # Of two messages with one id the first one is the data.
         self._inline = found.inline | self._inline
         shards = self._shared.open([each for named in found.named for each in named.shards])
@@ -229,6 +242,20 @@ class Coordinator:
             drop += through.drop
         self._own()
         self._through(Through(acknowledge, drop))
+
+    def _name_left_over(self, messages: Sequence[Named]) -> None:
+        """Who had a message before may have been killed while its file could not be found: that
+        shard is part of the message, too, until it has ended."""
+        asked = {
+            shard.id: (message, shard)
+            for message in messages
+            if message.received.attempts > 1
+            for shard in unresolved(message)
+        }
+        for left in self._shared.known(list(asked)):
+            if left.phase == "open":
+                message, shard = asked[left.id]
+                message.shards.append(shard)
 
     def _is_new(self, received: Received) -> bool:
         """Not one that came to this run before: a lease may end before its acknowledgement."""
@@ -284,7 +311,7 @@ class Coordinator:
     def _settle(self, loaded: Loaded, shards: dict[str, Shard]) -> None:
         ended = [move.id for move in loaded.moves if move.end == EOF]
         on = [
-            msgspec.structs.replace(shards[move.id], position=move.end)
+            msgspec.structs.replace(shards[move.id], position=move.end, etag=move.version)
             for move in loaded.moves
             if move.end != EOF
         ]
@@ -302,8 +329,12 @@ class Coordinator:
         )
         if loaded.resolved:
             self._resolve(loaded.resolved, shards)
-        if loaded.failures:
-            self._fail(loaded.failures)
+        away = {each: result for each, result in loaded.failures.items() if result.away}
+        self._waits = {
+            each: n for each, n in self._waits.items() if each not in shards or each in away
+        }
+        self._wait_for(away, shards)
+        self._fail({each: result for each, result in loaded.failures.items() if each not in away})
         self._end(ended)
         self._through(self._local.drop(loaded.lost))
         self._own()
@@ -325,11 +356,19 @@ class Coordinator:
             if received.id not in going_on
         )
 
+    def _resumed(self, moves: Sequence[Move]) -> None:
+        """Not published after all, and read again at once."""
+        ids = [move.id for move in moves]
+        self._local.resume(ids)
+        self._keeper.resume(received for each in ids for received in self._local.messages_of(each))
+
     def _end(self, ids: Sequence[str]) -> None:
         self._through(self._local.end(ids))
 
     def _fail(self, failed: Mapping[str, PieceResult]) -> None:
         """Count what went wrong with these shards; who has not failed for good is tried again."""
+        if not failed:
+            return
         failures = [Failure(shard, result.error, result.final) for shard, result in failed.items()]
         for each in failures:
             _log.warning("%s failed: %s", each.id, each.error)
@@ -350,6 +389,26 @@ class Coordinator:
         # Somebody else has them by now: let them be.
         self._through(self._local.drop(lost))
 
+    def _wait_for(self, away: Mapping[str, PieceResult], shards: Mapping[str, Shard]) -> None:
+        """Their store is away: let others try, and try again later."""
+        if not away:
+            return
+        some = next(iter(away.values()))
+        _log.warning("%d files cannot be read now: %s", len(away), some.error)
+        self._let_go(list(away))
+        now = self._clock.monotonic()
+        left = []
+        for each in away:
+            tries = self._waits[each] = self._waits.get(each, 0) + 1
+            pause = max(self._settings.retry_delay, _AWAY_SECONDS) * 2 ** min(tries - 1, 16)
+            if self._once or pause > _RETRY_SECONDS_MAX:
+                left.append(each)
+                del self._waits[each]
+            else:
+                self._later[each] = (now + pause, shards[each])
+        # What is held for long fills this process, and others could be loaded meanwhile.
+        self._through(self._local.drop(left))
+
     def _retry(self) -> None:
         """Open again what failed a while ago."""
         now = self._clock.monotonic()
@@ -364,7 +423,10 @@ class Coordinator:
 
     def _again(self, shards: Iterable[Shard]) -> None:
         for shard in shards:
-            match course_of(shard):
+            course = course_of(shard)
+            if course is not Course.READ:
+                self._waits.pop(shard.id, None)
+            match course:
                 case Course.READ:
                     self._local.again([shard])
                 case Course.DONE:
@@ -407,7 +469,9 @@ class Coordinator:
 
     def _release(self) -> None:
         """What was not loaded."""
-        mine = [each.id for each in self._local.working()]
+        self._let_go([each.id for each in self._local.working()])
+
+    def _let_go(self, mine: Sequence[str]) -> None:
         try:
             self._shared.release(mine)
         except UnavailableError as error:

@@ -40,6 +40,7 @@ PUBLISHES_MAX = 200
 _PAUSE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 2.0
 
+_UNSAFE = "AWS_S3_ALLOW_UNSAFE_RENAME"
 _RETENTION = "delta.setTransactionRetentionDuration"
 _REFUSED = {
     _RETENTION: "it forgets which publishes it has",
@@ -65,6 +66,11 @@ def storage_options(table: str) -> dict[str, str] | None:
     """delta-rs has its own names for what obstore reads from the environment."""
     if "://" not in table:
         return None
+    if os.environ.get(_UNSAFE, "").lower() not in ("", "0", "false", "off", "no", "n"):
+        raise InvalidError(
+            f"{_UNSAFE} is set: of two who write the table's log at once both would win",
+            hint="unset it; stores that refuse to overwrite need no renaming",
+        )
     names = {"AWS_ENDPOINT": "AWS_ENDPOINT_URL"}
     return {
         names.get(name, name): value

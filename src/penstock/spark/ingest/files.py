@@ -3,8 +3,10 @@
 Contract     A URI is `file:///path` or that of an object (`s3://bucket/key`; s3a, gs, az), not
              percent-encoded, as source/messages.py makes it. Credentials and endpoints come from
              the environment (AWS_* and their kin), on executors too. `open_file` gives a seekable
-             reader; where nothing is, NotFoundError; what cannot be named or is no file,
-             InvalidError; everything else that goes wrong is an UnavailableError.
+             reader.
+Errors       Where nothing is, NotFoundError; what cannot be named or is no file, InvalidError; what
+             is damaged, or not whole yet, CorruptError: those are the file's. Everything else, also
+             credentials that expired, is the store's: UnavailableError.
 Compression  By the name: .gz, .bz2, .zst and .zstd; several members in one file are one text.
 """
 
@@ -12,6 +14,7 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import errno
 import functools
 import gzip
 import io
@@ -25,7 +28,7 @@ import msgspec
 import pyarrow as pa
 import zstandard
 
-from penstock.errors import InvalidError, NotFoundError, UnavailableError
+from penstock.errors import CorruptError, InvalidError, NotFoundError, UnavailableError
 from penstock.source.identity import local_version
 
 _BUCKETS = ("s3", "s3a", "gs", "az")
@@ -79,8 +82,8 @@ def open_file(uri: str) -> Iterator[IO[bytes]]:
             import obstore
 
             store, key = _object(uri)
-            reader = _Reader(obstore.open_reader(store, key, buffer_size=_BUFFER_BYTES))
-            yield io.BufferedReader(reader)
+            inner = obstore.open_reader(store, key, buffer_size=_BUFFER_BYTES)
+            yield io.BufferedReader(_Reader(uri, inner))
 
 
 @contextlib.contextmanager
@@ -138,21 +141,33 @@ def bucket_store(url: str) -> Any:
 @contextlib.contextmanager
 def _kinds(uri: str) -> Iterator[None]:
     """Errors of disks, services and decompressors, as ours."""
-    from obstore.exceptions import BaseError
+    from obstore.exceptions import BaseError, InvalidPathError
 
     try:
         yield
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         raise NotFoundError(f"{uri}: there is no such file") from None
     except (EOFError, zlib.error, zstandard.ZstdError, gzip.BadGzipFile, pa.ArrowInvalid) as error:
-        raise UnavailableError(f"{uri}: damaged, or not whole yet: {error}") from error
+        raise damaged(uri, error) from error
+    except InvalidPathError as error:
+        raise InvalidError(f"{uri}: {error}") from error
     except ValueError as error:  # of the client: a name that it cannot use
         raise InvalidError(f"{uri}: {error}") from error
     except OSError as error:
+        if error.errno is None:  # of a decompressor or of Arrow, not of the system
+            raise damaged(uri, error) from error
         reason = error.strerror or str(error)
+        if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
+            raise InvalidError(f"{uri}: {reason}") from error
         raise UnavailableError(f"{uri}: {reason}") from error
     except BaseError as error:
         raise UnavailableError(f"{uri}: {error}") from error
+
+
+def damaged(uri: str, error: BaseException) -> CorruptError:
+    return CorruptError(
+        f"{uri}: damaged, or not whole yet: {error}", hint="put it there again, and announce it"
+    )
 
 
 class _ZstdReader(io.RawIOBase):
@@ -188,7 +203,8 @@ class _ZstdReader(io.RawIOBase):
 class _Reader(io.RawIOBase):
     """The client's reader as Python and Arrow want one."""
 
-    def __init__(self, inner: Any) -> None:
+    def __init__(self, uri: str, inner: Any) -> None:
+        self._uri = uri
         self._inner = inner
 
     def readable(self) -> bool:
@@ -198,12 +214,24 @@ class _Reader(io.RawIOBase):
         return True
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        return int(self._inner.seek(offset, whence))
+        with self._store():
+            return int(self._inner.seek(offset, whence))
 
     def tell(self) -> int:
         return int(self._inner.tell())
 
     def readinto(self, buffer: Any) -> int:
-        found = self._inner.read(len(buffer))
+        with self._store():
+            found = self._inner.read(len(buffer))
         buffer[: len(found)] = bytes(found)
         return len(found)
+
+    @contextlib.contextmanager
+    def _store(self) -> Iterator[None]:
+        """Its errors have no number, as those of decompressors and Arrow have none."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise UnavailableError(f"{self._uri}: {error}") from error

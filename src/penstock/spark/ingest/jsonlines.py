@@ -30,7 +30,7 @@ import pyarrow.json as pj
 
 from penstock.spark.ingest.jsonvalues import TWICE, NotJsonError, convert, load_line, type_of
 from penstock.spark.ingest.lines import Lines, without_blank
-from penstock.spark.ingest.schema import POSITION, RESCUED, merge_schemas
+from penstock.spark.ingest.schema import LEVELS_MAX, POSITION, RESCUED, merge_schemas
 
 #: Fewer lines than this are quicker in Python than by another try of Arrow's reader.
 _FEW = 32
@@ -73,17 +73,17 @@ def _schema_of(line: bytes) -> pa.Schema:
         value = load_line(line)
     except NotJsonError:
         return pa.schema([])
-    return pa.schema([(name, type_of(each)) for name, each in value.items()])
+    return pa.schema([(name, type_of(each)) for name, each in value.items() if name is not TWICE])
 
 
-def _plain(kind: pa.DataType) -> pa.DataType:
-    """Arrow takes text that looks like a time for one."""
-    if pa.types.is_timestamp(kind):
+def _plain(kind: pa.DataType, levels: int = LEVELS_MAX) -> pa.DataType:
+    """Arrow takes text that looks like a time for one, and goes to any depth."""
+    if pa.types.is_timestamp(kind) or (pa.types.is_nested(kind) and not levels):
         return pa.string()
     if pa.types.is_struct(kind):
-        return pa.struct([(each.name, _plain(each.type)) for each in kind])
+        return pa.struct([(each.name, _plain(each.type, levels - 1)) for each in kind])
     if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _plain(kind.value_type)))
+        return pa.list_(pa.field("element", _plain(kind.value_type, levels - 1)))
     return kind
 
 
@@ -128,9 +128,9 @@ def _quick(lines: Lines, columns: pa.Schema, wire: pa.Schema) -> pa.Table | None
         except pa.ArrowInvalid:
             return None
         strange = np.zeros(lines.count, np.bool_)
+        kinds = {each.name: each.type for each in wire}
         for name, column in zip(table.schema.names, table.columns, strict=True):
-            kind = wire.field(name).type if name in wire.names else None
-            _mark_strange(column.combine_chunks(), kind, strange)
+            _mark_strange(column.combine_chunks(), kinds.get(name), strange)
         # One object with the same field twice is refused, so what is left is the same rows.
         table = _read(data, wire, ignore=True)
         if table is None or len(table) != lines.count:

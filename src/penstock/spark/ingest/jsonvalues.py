@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.spark.ingest.schema import merge_types
+from penstock.spark.ingest.schema import LEVELS_MAX, merge_types
 
 
 class NotJsonError(ValueError):
@@ -63,9 +63,11 @@ def load_line(line: bytes) -> dict[Any, Any]:
     return value
 
 
-def type_of(value: Any) -> pa.DataType:
-    """The narrowest type of a value of load_line."""
+def type_of(value: Any, levels: int = LEVELS_MAX) -> pa.DataType:
+    """The narrowest type of a value of load_line; text where it is too deep."""
     match value:
+        case list() | dict() if not levels:
+            return pa.string()
         case None:
             return pa.null()
         case bool():
@@ -78,9 +80,11 @@ def type_of(value: Any) -> pa.DataType:
         case list():
             kind = pa.null()
             for each in value:
-                kind = merge_types(kind, type_of(each))
+                kind = merge_types(kind, type_of(each, levels - 1))
             return pa.list_(pa.field("element", kind))
-    return pa.struct([(name, type_of(each)) for name, each in value.items() if name is not TWICE])
+    return pa.struct(
+        [(name, type_of(each, levels - 1)) for name, each in value.items() if name is not TWICE]
+    )
 
 
 def convert(value: Any, kind: pa.DataType) -> tuple[Any, bool]:
@@ -130,10 +134,12 @@ def _map(value: Any, kind: pa.DataType) -> tuple[Any, bool]:
 
 
 def _text(value: Any) -> tuple[str | None, bool]:
-    text = value if isinstance(value, str) else dump(value)
     try:
+        text = value if isinstance(value, str) else dump(value)
         text.encode()
     except UnicodeEncodeError:  # half of a surrogate pair, written as an escape
+        return None, False
+    except RecursionError:  # hundreds of levels: the line has it
         return None, False
     return str(text), True
 

@@ -6,7 +6,11 @@ Contract     load(shards) reads each from its position on, in one Spark job, and
 Order        begin a staging - write splits - delete what will not be published - publish. Whoever
              is killed in between leaves a staging that others revoke and clear away.
 Crashes      A Python worker that dies takes its job with it. If Spark still works, the batch is
-             halved until the file that kills it is alone, and that one has failed.
+             halved until the file that kills it is alone, and that one has failed. So is a batch
+             whose columns, or whose publish, are refused, if the table itself is fine.
+Invariant    A split is deleted only while nobody can have published it: by who revoked its staging,
+             or by its writer before the publish is sent. A refused publish may be the repetition
+             of one that was accepted.
 Not here     Which shards, when, and what is acknowledged (coordinator.py).
 """
 
@@ -27,6 +31,7 @@ from penstock.source.requests import (
     BOF,
     EOF,
     Ask,
+    Beat,
     BeginStaging,
     FinishStagings,
     Move,
@@ -41,7 +46,7 @@ from penstock.spark.ingest.announced import is_unresolved
 from penstock.spark.ingest.delta import app_id
 from penstock.spark.ingest.files import Stat, compression_of, stat
 from penstock.spark.ingest.options import Settings
-from penstock.spark.ingest.pieces import Outcome, PieceResult, Plan, Work, outcome, plan
+from penstock.spark.ingest.pieces import Outcome, PieceResult, Plan, Work, failed, outcome, plan
 from penstock.spark.ingest.readers import row_group_bytes
 from penstock.spark.ingest.schema import merge_schemas, settle
 from penstock.spark.ingest.sparkjob import TaskRunner, crashes, reason_of, run_job
@@ -97,6 +102,7 @@ class Loader:
         clock: Clock,
         staged: Callable[[list[int]], None],
         sent: Callable[[Sequence[Move]], None],
+        resumed: Callable[[Sequence[Move]], None],
         schema: StoredSchema,
     ) -> None:
         self._settings = settings
@@ -106,18 +112,25 @@ class Loader:
         self._spark = spark
         self._pool = pool
         self._clock = clock
-        #: Told which stagings are to be kept alive, and what is read and about to be published.
+        #: Told which stagings are to be kept alive, what is read and about to be published, and
+        #: what of that is read again after all.
         self._staged = staged
         self._sent = sent
+        self._resumed = resumed
         self._name = hashlib.blake2s(app_id(source).encode(), digest_size=6).hexdigest()
         self.schema = schema
 
-    def _infer(self, planned: Plan) -> None:
-        """The schema of the files of this batch; of one that has none it stays unknown."""
+    def _infer(self, planned: Plan) -> dict[int, PieceResult]:
+        """The schema of the files of this batch; of one that has none it stays unknown.
+
+        -> pieces whose store was away; with any of them it stays as it is"""
         runner = TaskRunner(planned.tasks, None, self._settings.reading)
         results = run_job(self._spark, runner)
-        found = settle(merge_schemas(unpack_schema(each.schema) for each in results))
-        self.schema.widen(found, evolve=self._settings.evolve)
+        away = {piece.number: piece for each in results for piece in each.pieces}
+        if not away:
+            found = settle(merge_schemas(unpack_schema(each.schema) for each in results))
+            self.schema.widen(found, evolve=self._settings.evolve)
+        return away
 
     # -- a batch
 
@@ -146,8 +159,7 @@ class Loader:
             shards, self._pool.map(lambda shard: self._look(shard, inline), shards), strict=True
         ):
             if isinstance(found, PenstockError):
-                final = isinstance(found, InvalidError)
-                failures[shard.id] = PieceResult(-1, error=str(found), final=final)
+                failures[shard.id] = failed(-1, found)
             elif isinstance(found, str):
                 resolved[shard.id] = found
             else:
@@ -176,8 +188,24 @@ class Loader:
             divisible = True
         elif self._settings.reading.format in ("json", "text"):
             divisible = large and compression_of(shard.uri) is None
+        if shard.position != BOF and not divisible:
+            raise InvalidError(
+                f"{shard.uri} was loaded up to {shard.position} as another format; as "
+                f"{self._settings.reading.format} it can only be read whole",
+                hint="go on with the format that was begun with",
+            )
         version = shard.etag if self._settings.identity == "version" else None
-        return Work(
+        if version is None and divisible:
+            # Its parts are of one file, whatever it is called: the first one settles which.
+            version = shard.etag if shard.position != BOF else None
+            version = version or found.version
+            if version != found.version:
+                raise InvalidError(
+                    f"{shard.uri} changed after a part of it was loaded: it is now version "
+                    f"{found.version}, not {version}",
+                    hint="penstock ingest again goes on where that part ends, in the new file",
+                )
+        work = Work(
             shard.id,
             shard.uri,
             shard.position,
@@ -186,6 +214,12 @@ class Loader:
             groups=groups,
             divisible=divisible,
         )
+        if work.offset > (len(groups) if groups else found.size):
+            raise InvalidError(
+                f"{shard.uri} is shorter than what was loaded of it, up to {work.offset:,}",
+                hint="announce the new file under another name",
+            )
+        return work
 
     def _load(self, works: Sequence[Work]) -> Loaded:
         planned = plan(
@@ -197,7 +231,12 @@ class Loader:
         staging: int | None = None
         try:
             if self.schema.columns is None or self._settings.evolve:
-                self._infer(planned)
+                try:
+                    away = self._infer(planned)
+                except InvalidError as error:
+                    return self._divide(works, error)
+                if away:
+                    return self._without(works, planned, away)
             key = self._clock.entropy(16).hex()
             begun = self._ask(
                 BeginStaging(self._source.id, self._token, self._settings.stale_ms, key)
@@ -230,33 +269,44 @@ class Loader:
     def _publish(
         self, works: Sequence[Work], staging: int, planned: Plan, results: Sequence[TaskResult]
     ) -> Loaded:
-        found = outcome(works, planned, {r.number: r for each in results for r in each.pieces})
+        found = outcome(
+            works, planned, {r.number: self._judged(r) for each in results for r in each.pieces}
+        )
         splits = self._splits(found, planned, results)
         if not found.moves:
             self.discard(staging)
             return Loaded(failures=found.failures)
+        if self._ask(Beat(self._source.id, self._token, [], [staging])).lost_stagings:
+            # Silent for too long. Others have cleared it away, perhaps before its last files came.
+            self.discard(staging)
+            return Loaded(failures=found.failures, again=[move.id for move in found.moves])
         self._sent(found.moves)
         if splits:
             folder = staging_folder(self._name, staging)
             remove(self._settings.table, folder, keep={split.path for split in splits})
-        answer = self._ask(
-            Publish(
-                self._source.id,
-                self._token,
-                self._clock.entropy(16).hex(),
-                staging,
-                self.schema.version,
-                splits,
-                found.moves,
-            )
+        request = Publish(
+            self._source.id,
+            self._token,
+            self._clock.entropy(16).hex(),
+            staging,
+            self.schema.version,
+            splits,
+            found.moves,
         )
+        try:
+            answer = self._ask(request)
+        except InvalidError as error:
+            self.discard(staging, published=True)
+            self._resumed(found.moves)
+            good = [work for work in works if work.id not in found.failures]
+            return Loaded(failures=found.failures).and_also(self._divide(good, error))
         self._staged([])
         if isinstance(answer, Refused):
-            self.discard(staging)
+            self.discard(staging, published=True)
             return self._refused(answer, found)
         if not splits:
             # Published without any: the staging was revoked, and there may be files in it.
-            self.discard(staging)
+            self.discard(staging, published=True)
         return Loaded(
             moves=found.moves,
             failures=found.failures,
@@ -264,6 +314,13 @@ class Loader:
             splits=len(splits),
             publishes=1,
         )
+
+    def _judged(self, result: PieceResult) -> PieceResult:
+        """A file that is known by its name may change while it is read: then it is looked at again,
+        and only one of which a part is loaded has failed."""
+        if result.changed and self._settings.identity == "uri":
+            return msgspec.structs.replace(result, final=False)
+        return result
 
     def _splits(self, found: Outcome, planned: Plan, results: Sequence[TaskResult]) -> list[Split]:
         bad = {number for shard in found.failures for number in planned.pieces[shard]}
@@ -292,12 +349,14 @@ class Loader:
 
     # -- what is left over
 
-    def discard(self, staging: int) -> None:
-        """Revoke, then delete, then forget; whoever finds it revoked does the rest."""
+    def discard(self, staging: int, *, published: bool = False) -> None:
+        """Revoke, then delete, then forget; whoever finds it revoked does the rest. `published`: a
+        publish of it was sent, so that only what is revoked may be deleted."""
         self._staged([])
         self._clear([staging])
-        # Who was silent for too long finds it gone, and has written files since.
-        remove(self._settings.table, staging_folder(self._name, staging))
+        if not published:
+            # Who was silent for too long finds it gone, and has written files since.
+            remove(self._settings.table, staging_folder(self._name, staging))
 
     def clear_stale(self) -> None:
         """Delete what processes that are gone have left."""
@@ -327,13 +386,35 @@ class Loader:
                 f"Spark cannot run Python tasks: {reason}",
                 hint="on a cluster every node needs penstock[spark], see docs/spark.md",
             ) from error
+        return self._in_halves(works, PieceResult(-1, error=f"its task ended: {reason}"))
+
+    # -- batches that cannot be loaded as they are
+
+    def _divide(self, works: Sequence[Work], error: InvalidError) -> Loaded:
+        """What is in these files was refused."""
+        self.schema.check()  # raises what is no file's fault
+        return self._in_halves(works, failed(-1, error))
+
+    def _in_halves(self, works: Sequence[Work], why: PieceResult) -> Loaded:
         if len(works) == 1:
-            return Loaded(
-                failures={works[0].id: PieceResult(-1, error=f"its task ended: {reason}")}
-            )
-        _log.warning("a task of %d files ended (%s); they are read in halves", len(works), reason)
+            return Loaded(failures={works[0].id: why})
+        _log.warning("%d files are read in halves: %s", len(works), why.error)
         half = len(works) // 2
         return self._load(works[:half]).and_also(self._load(works[half:]))
+
+    def _without(
+        self, works: Sequence[Work], planned: Plan, away: Mapping[int, PieceResult]
+    ) -> Loaded:
+        """Those files of a batch that can be read."""
+        failures = {
+            work.id: away[number]
+            for work in works
+            for number in planned.pieces[work.id]
+            if number in away
+        }
+        others = [work for work in works if work.id not in failures]
+        done = Loaded(failures=failures)
+        return done.and_also(self._load(others)) if others else done
 
 
 def _bytes(works: Sequence[Work], moves: Sequence[Move]) -> int:

@@ -11,6 +11,7 @@ from typing import Any, cast, get_args
 
 import msgspec
 
+from penstock.codec.catalogue import check_name
 from penstock.errors import InvalidError
 from penstock.source.requests import Identity
 from penstock.spark.ingest.csvrows import Dialect
@@ -49,6 +50,10 @@ def check_reading(format: object, options: Mapping[str, object] | None) -> Readi
     if format not in get_args(Format):
         raise InvalidError(
             f"format is one of {', '.join(get_args(Format))}, not {format!r}",
+        )
+    if options is not None and not isinstance(options, Mapping):
+        raise InvalidError(
+            f"options are names with values, not {options!r}", hint='such as {"header": False}'
         )
     given = dict(options or {})
     known = _CSV if format == "csv" else ()
@@ -92,12 +97,28 @@ def check_seconds(name: str, value: Any, *, positive: bool = True) -> float:
     return float(value)
 
 
-def check_count(name: str, value: Any, *, least: int = 1) -> int:
+def check_count(name: str, value: Any, *, least: int = 1, most: int | None = None) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidError(f"{name} is a whole number, not {value!r}")
     if value < least:
         raise InvalidError(f"{name} is at least {least}, not {value}")
+    if most is not None and value > most:
+        raise InvalidError(f"{name} is at most {most:,}, not {value:,}")
     return value
+
+
+def check_source(name: object, table: str) -> str:
+    """What the source is called: like its table, if it is not told otherwise."""
+    if name is None:
+        try:
+            check_name("source", table)
+        except InvalidError as error:
+            raise InvalidError(str(error), hint="give the source a name of its own") from None
+        return table
+    if not isinstance(name, str) or not name:
+        raise InvalidError(f"name is a text, not {name!r}")
+    check_name("source", name)
+    return name
 
 
 def check_identity(value: object) -> Identity:

@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from penstock.errors import InvalidError, PenstockError, UnavailableError
 from penstock.source.requests import BOF, EOF, Move, position_text
 
 #: A task has one file at least; opening one costs about as much as reading this.
@@ -33,7 +34,7 @@ class Work(msgspec.Struct, frozen=True):
     uri: str
     position: str = BOF
     size: int = 0
-    #: Of a file whose identity is its version: it must still be this one.
+    #: Of a file whose identity is its version, or of which parts are loaded: it must be this one.
     version: str | None = None
     #: Bytes of an inline announcement.
     data: bytes | None = None
@@ -70,6 +71,20 @@ class PieceResult(msgspec.Struct, frozen=True):
     error: str = ""
     #: Trying again cannot help.
     final: bool = False
+    #: The file is not the one that was to be read.
+    changed: bool = False
+    #: Its store did not answer, which is no failure of the file.
+    away: bool = False
+
+
+def failed(number: int, error: PenstockError) -> PieceResult:
+    """What an error in reading means for the piece."""
+    return PieceResult(
+        number,
+        error=str(error),
+        final=isinstance(error, InvalidError),
+        away=isinstance(error, UnavailableError),
+    )
 
 
 class Plan(msgspec.Struct, frozen=True):
@@ -175,5 +190,7 @@ def outcome(works: Sequence[Work], plan: Plan, results: Mapping[int, PieceResult
         ends = [each.end for each in found]
         known = [end for end in ends if end is not None]
         end = EOF if None in ends else position_text(max(known))
-        moves.append(Move(work.id, work.position, end, sum(each.rows for each in found)))
+        rows = sum(each.rows for each in found)
+        version = None if end == EOF else work.version
+        moves.append(Move(work.id, work.position, end, rows, version))
     return Outcome(moves, failures)

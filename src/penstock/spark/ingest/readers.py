@@ -19,14 +19,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.errors import InvalidError, UnavailableError
+from penstock.errors import CorruptError, InvalidError
 from penstock.spark.ingest import csvrows, jsonlines
 from penstock.spark.ingest.conform import conform
 from penstock.spark.ingest.csvrows import Dialect
-from penstock.spark.ingest.files import open_file, open_text, stat
+from penstock.spark.ingest.files import damaged, open_file, open_text, stat
 from penstock.spark.ingest.lines import BOM, Lines, Quoting, cut, split_lines
 from penstock.spark.ingest.pieces import Piece
-from penstock.spark.ingest.schema import POSITION, RESCUED, merge_schemas
+from penstock.spark.ingest.schema import POSITION, RESCUED, merge_schemas, shallow
 
 Format = Literal["json", "csv", "parquet", "text"]
 
@@ -38,7 +38,7 @@ _BATCH_ROWS = 65_536
 
 
 class ChangedError(InvalidError):
-    """The file is not the one that was announced."""
+    """The file is not the one that was announced, or that the parts so far are of."""
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -75,7 +75,8 @@ class PieceReader:
         match self._reading.format:
             case "parquet":
                 with self._parquet_file() as file:
-                    return file.schema_arrow
+                    fields = [(each.name, shallow(each.type)) for each in file.schema_arrow]
+                    return pa.schema(fields)
             case "csv":
                 return self._infer_csv()
             case "json":
@@ -92,7 +93,7 @@ class PieceReader:
         wanted = self._piece.version
         if wanted is not None and (found := stat(self._piece.uri).version) != wanted:
             raise ChangedError(
-                f"{self._piece.uri} is now version {found}, announced was {wanted}",
+                f"{self._piece.uri} is now version {found}, not {wanted}",
                 hint="the new version is loaded when it is announced",
             )
 
@@ -125,7 +126,7 @@ class PieceReader:
             # Ranges end where the next line begins; a file that is read to its end has no next one.
             if piece.end is not None:
                 if position < piece.end:
-                    raise UnavailableError(f"{piece.uri} became shorter while it was read")
+                    raise CorruptError(f"{piece.uri} became shorter while it was read")
                 self.end = position
 
     def _whole(self, buffer: bytes, position: int, quoting: Quoting | None) -> int:
@@ -171,7 +172,7 @@ class PieceReader:
             with open_file(piece.uri) as file:
                 yield pq.ParquetFile(pa.PythonFile(file, mode="r"))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            raise UnavailableError(f"{piece.uri}: damaged, or not whole yet: {error}") from error
+            raise damaged(piece.uri, error) from error
 
     def _parquet(self, columns: pa.Schema) -> Iterator[pa.Table]:
         with self._parquet_file() as file:
@@ -180,7 +181,7 @@ class PieceReader:
             if self._piece.end is not None:
                 last = self.end = self._piece.end
             if last > len(sizes):
-                raise UnavailableError(f"{self._piece.uri} became shorter while it was read")
+                raise CorruptError(f"{self._piece.uri} became shorter while it was read")
             row = sum(sizes[:first])
             groups = list(range(first, last))
             if not groups:

@@ -1,38 +1,46 @@
 """`penstock.spark.Ingest`: announced files into a Delta table, each row once.
 
-Contract     The arguments are checked when it is made; nothing is opened before `run`. Any number
-             of processes may run the same source at once: each file is loaded by one of them.
+Contract     The arguments are checked when it is made; nothing is opened before `run`. What `run`
+             refuses changes nothing: schema, table, queue and stored source are looked at first.
+             Any number of processes may run the same source at once: each file is loaded by one of
+             them.
 Not here     How (coordinator.py), the command line (cli/ingest.py).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
+import pyarrow as pa
 
 import penstock
+from penstock.client.database import Database
 from penstock.clock import Clock, SystemClock
-from penstock.errors import InvalidError
+from penstock.errors import InvalidError, NotFoundError
 from penstock.source.queueport import Limits, limits_of
-from penstock.source.requests import OpenSource, token_text
+from penstock.source.requests import GetSource, OpenSource, token_text
 from penstock.source.visibility import check_limits
+from penstock.source.words import SHARDS_MAX
 from penstock.spark.ingest.coordinator import Coordinator
-from penstock.spark.ingest.delta import require_deltalake
+from penstock.spark.ingest.delta import DeltaTarget, require_deltalake
 from penstock.spark.ingest.options import (
     Settings,
     check_count,
     check_identity,
     check_reading,
     check_seconds,
+    check_source,
 )
 from penstock.spark.ingest.report import Report
 from penstock.spark.ingest.schema import TEXT, given_schema, simple_fields
+from penstock.spark.ingest.storedschema import check_given, stored_columns
 from penstock.spark.ingest.tablefolder import table_uri
-from penstock.spark.queueports import open_queue
+from penstock.spark.queueports import PenstockQueue, check_queue, open_queue
 from penstock.spark.session import session
 
 if TYPE_CHECKING:
@@ -84,21 +92,22 @@ class Ingest:
         clock: Clock | None = None,
     ) -> None:
         uri = table_uri(table)
-        if name is not None and (not isinstance(name, str) or not name):
-            raise InvalidError(f"name is a text, not {name!r}")
+        if not isinstance(location, str | Path):
+            raise InvalidError(f"a location is a folder or s3://bucket/…, not {location!r}")
+        check_queue(queue)
         if schema is not None and format == "text":
             raise InvalidError("the format text has one column, value", hint="leave schema out")
         self._settings = Settings(
             location=str(location),
             table=uri,
-            name=name or uri,
+            name=check_source(name, uri),
             reading=check_reading(format, options),
             identity=check_identity(identity),
             inline=bool(inline),
             evolve=bool(evolve),
             commit_timeout=check_seconds("commit_timeout", commit_timeout),
             linger=check_seconds("linger", linger, positive=False),
-            max_files=check_count("max_files", max_files),
+            max_files=check_count("max_files", max_files, most=SHARDS_MAX),
             batch_bytes=check_count("batch_bytes", batch_bytes),
             chunk_bytes=check_count("chunk_bytes", chunk_bytes),
             max_failures=check_count("max_failures", max_failures),
@@ -122,11 +131,14 @@ class Ingest:
         go on until `stop`. `progress` is told how far it is, in this thread."""
         require_deltalake()
         spark = self._spark or session("penstock ingest")
+        given = self._given()
         with penstock.open(self._settings.location) as database:
             queue = open_queue(database, self._queue, clock=self._clock)
             try:
                 limits = limits_of(queue)
                 check_limits(self._settings.commit_timeout, limits)
+                given = self._check(database, given)
+                # Nothing is changed before here.
                 source = database.sources.ask(self._open_source(limits))
                 if source.warning:
                     _log.warning("source %r: %s", source.name, source.warning)
@@ -140,7 +152,10 @@ class Ingest:
                     token=token_text(self._clock.entropy(16)),
                     progress=progress,
                 )
-                self._prepare(coordinator)
+                if given is not None:
+                    coordinator.schema.use(given)
+                if isinstance(queue, PenstockQueue):
+                    queue.begin()
                 self._running = coordinator
                 if self._stopped:
                     coordinator.stop()
@@ -172,8 +187,10 @@ class Ingest:
             return request
         return msgspec.structs.replace(request, horizon_ms=round(1000 * limits.retention))
 
-    def _prepare(self, coordinator: Coordinator) -> None:
-        """Refuse what cannot work, before the first message is received."""
+    def _given(self) -> pa.Schema | None:
+        """The columns that the user gave, or that the format has."""
+        if self._settings.reading.format == "text":
+            return TEXT
         given = None if self._schema is None else given_schema(self._schema)
         if given is not None and self._settings.reading.format == "csv":
             nested = simple_fields(given)
@@ -182,13 +199,21 @@ class Ingest:
                     f"a CSV file cannot hold the columns {', '.join(nested)}",
                     hint="take text, and parse it in Spark",
                 )
-        if self._settings.reading.format == "text":
-            given = TEXT
-        known = coordinator.schema.columns
-        if given is None and known is None:
+        return given
+
+    def _check(self, database: Database, given: pa.Schema | None) -> pa.Schema | None:
+        """Refuse what cannot work with the source and the table that are there.
+        -> the columns to load; None: as they are stored, or the first batch tells"""
+        target = DeltaTarget(self._settings.table, "", self._clock, lambda _: None)
+        stored = None
+        with contextlib.suppress(NotFoundError):
+            stored = stored_columns(database.sources.ask(GetSource(self._settings.name)))
+        if given is None and stored is None:
             # A table that was there before has columns: what is loaded fits them, or is rescued.
-            given = coordinator.target.columns()
-        if known is not None:
-            coordinator.target.check(known)
+            return target.columns()
         if given is not None:
-            coordinator.schema.use(given)
+            check_given(self._settings.name, given, stored)
+        for columns in (stored, given):
+            if columns is not None:
+                target.check(columns)
+        return given

@@ -7,6 +7,9 @@ Inference    A value has a type (64-bit integers, doubles, booleans, text, array
              rows of one column have the narrowest type that holds both (`merge_types`); what holds
              nothing but nulls is text. Text that looks like a time stays text: a later row might
              not look so. Give a schema for times, decimals and larger integers.
+Bounds       What files hold decides what is inferred, so that is bounded: arrays and structs
+             LEVELS_MAX deep, what is deeper being text; FIELDS_MAX columns and fields in them,
+             what comes later being rescued. A schema that somebody gives is not.
 Invariant    merge_types is commutative up to the order of fields, associative and idempotent, so
              the schema does not depend on how a batch was cut into tasks.
 """
@@ -18,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.errors import InvalidError
+from penstock.errors import CorruptError, InvalidError
 
 FILE = "_file"
 POSITION = "_position"
@@ -36,6 +39,13 @@ RESERVED = frozenset(field.name for field in TABLE_FIELDS)
 TEXT = pa.schema([pa.field("value", pa.string())])
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
+
+#: Arrays and structs within one another. The JSON of a schema cannot be read back at about 40.
+LEVELS_MAX = 20
+#: Columns, and the fields of those that are structs: every reader of the table reads all of them.
+FIELDS_MAX = 2000
+#: A name of a column, in characters.
+NAME_MAX = 255
 
 
 def table_schema(columns: pa.Schema) -> pa.Schema:
@@ -100,7 +110,7 @@ _NARROW = {
 
 
 def _can_be_a_name(name: str) -> bool:
-    return bool(name) and "\0" not in name
+    return 0 < len(name) <= NAME_MAX and "\0" not in name
 
 
 def settle(columns: pa.Schema) -> pa.Schema:
@@ -115,6 +125,43 @@ def settle(columns: pa.Schema) -> pa.Schema:
             seen.add(field.name.casefold())
             fields.append(pa.field(field.name, delta_type(field.type)))
     return pa.schema(fields)
+
+
+def shallow(kind: pa.DataType, levels: int = LEVELS_MAX) -> pa.DataType:
+    """The same type, with text for what is deeper."""
+    if not pa.types.is_nested(kind):
+        return kind
+    if not levels:
+        return pa.string()
+    if pa.types.is_struct(kind):
+        return pa.struct([each.with_type(shallow(each.type, levels - 1)) for each in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(shallow(kind.value_type, levels - 1)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, shallow(kind.item_type, levels - 1))
+    return kind if _depth(kind) <= levels else pa.string()  # the rare kinds of lists
+
+
+def _depth(kind: pa.DataType) -> int:
+    children = [kind.field(at).type for at in range(kind.num_fields)]
+    return 1 + max(map(_depth, children)) if children else 0
+
+
+def fitting(fields: Iterable[pa.Field], known: pa.Schema) -> list[pa.Field]:
+    """Those of the new fields that there is room for behind the known ones."""
+    room = FIELDS_MAX - sum(_field_count(field.type) for field in known)
+    found = []
+    for field in fields:
+        if room < 1:
+            break
+        wide = _field_count(field.type) > room
+        found.append(field.with_type(pa.string()) if wide else field)
+        room -= _field_count(found[-1].type)
+    return found
+
+
+def _field_count(kind: pa.DataType) -> int:
+    return 1 + sum(_field_count(kind.field(at).type) for at in range(kind.num_fields))
 
 
 def merge_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
@@ -174,7 +221,25 @@ def to_text(columns: pa.Schema) -> str:
 
 
 def from_text(text: str) -> pa.Schema:
-    return pa.schema(_delta().from_json(text).to_arrow())
+    try:
+        return pa.schema(_delta().from_json(text).to_arrow())
+    except InvalidError:  # deltalake is not installed
+        raise
+    except Exception as error:  # of Delta's parser, whatever it is
+        raise CorruptError(f"not a schema: {_first_line(error, text)}") from error
+
+
+def as_stored(columns: pa.Schema) -> pa.Schema:
+    """As they are read back. What could not be is refused before it is stored."""
+    try:
+        return from_text(to_text(columns))
+    except InvalidError:
+        raise
+    except Exception as error:
+        raise InvalidError(
+            f"these columns cannot be stored: {_first_line(error, 'unknown types')}",
+            hint="fewer arrays and structs within one another",
+        ) from error
 
 
 def given_schema(given: object) -> pa.Schema:
@@ -196,7 +261,7 @@ def given_schema(given: object) -> pa.Schema:
             )
     if not names:
         raise InvalidError("a schema without columns", hint="leave it out to have it inferred")
-    return from_text(to_text(wanted))
+    return as_stored(wanted)
 
 
 def _read_given(given: object) -> pa.Schema:
@@ -226,8 +291,13 @@ def _checked(read: Any, text: str) -> pa.Schema:
     except InvalidError:
         raise
     except Exception as error:  # of Spark's parser or of Delta's: both say what they miss
-        reason = str(error).strip().splitlines()
-        raise InvalidError(f"not a schema: {reason[0] if reason else text}") from error
+        reason = _first_line(error, text).removeprefix("not a schema: ")
+        raise InvalidError(f"not a schema: {reason}") from error
+
+
+def _first_line(error: BaseException, otherwise: str) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else otherwise
 
 
 def _delta() -> Any:

@@ -36,6 +36,7 @@ from penstock.source.requests import (
     Shard,
     ShardOpen,
     SourceInfo,
+    Takeover,
 )
 
 #: Shards that one request names.
@@ -88,6 +89,15 @@ class Shared:
         for taken in _parts(takeovers(shards.values())):
             acquired = self.ask(AcquireShards(self._source, self._token, self._stale_ms, taken))
             shards |= {each.id: each for each in acquired.shards}
+        return shards
+
+    def known(self, ids: Sequence[str]) -> list[Shard]:
+        """Those of them that there are; none is opened."""
+        shards: list[Shard] = []
+        for part in _parts([Takeover(each, self._token) for each in ids]):
+            # Taken from nobody but this process, that is: not taken.
+            asked = AcquireShards(self._source, self._token, self._stale_ms, part)
+            shards += self.ask(asked).shards
         return shards
 
     def fail(self, failures: Sequence[Failure]) -> list[Shard]:

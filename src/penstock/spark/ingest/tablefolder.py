@@ -3,14 +3,16 @@
 Contract     `put` returns when the split is durable: whoever publishes its name may rely on it,
              after a power cut too. Names are made here and never contain a user's text. `remove`
              deletes what a staging left; what is not there is no error.
+Races        Others may remove the folder of a staging whose owner was silent, at any moment, while
+             that owner, woken up, still writes. Neither of them fails: its publish will.
 Layout       splits/<source>-<staging>/<16 random bytes>.parquet inside the table
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
-import shutil
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,9 @@ from penstock.store.location import bucket_of, folder_of
 
 SPLITS = "splits"
 
+#: How often a folder may change under our hands.
+_TRIES = 10
+
 
 def staging_folder(source: str, staging: int) -> str:
     """`source`: letters and digits that tell sources apart, of other stores too."""
@@ -30,6 +35,8 @@ def staging_folder(source: str, staging: int) -> str:
 
 def table_uri(table: str | Path) -> str:
     """The one name of a table: an absolute path, or the URL of a prefix in a bucket."""
+    if not isinstance(table, str | Path):
+        raise InvalidError(f"a table is a folder or s3://bucket/…, not {table!r}")
     text = str(table)
     if text.startswith(("memory:", "penstock:")):
         raise InvalidError(f"{text!r} is no place for a table", hint="a folder, or s3://bucket/…")
@@ -55,13 +62,22 @@ def put(table: str, path: str, data: Any) -> None:
             bucket, prefix = bucket_of(table)
             obstore.put(bucket_store(bucket), prefix + path, bytes(memoryview(data)))
             return
-        target = folder / path
-        _make_folders(target.parent)
-        with open(target, "xb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        sync_folder(target.parent)
+        for left in reversed(range(_TRIES)):
+            try:
+                _write(folder / path, data)
+                return
+            except FileNotFoundError:  # its folder was removed meanwhile, and the split with it
+                if not left:
+                    raise
+
+
+def _write(target: Path, data: Any) -> None:
+    _make_folders(target.parent)
+    with open(target, "xb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(target.parent)
 
 
 def _make_folders(folder: Path) -> None:
@@ -100,13 +116,28 @@ def remove(table: str, staged: str, keep: Collection[str] = ()) -> None:
         folder = folder_of(table)
         if folder is None:
             _remove_objects(table, staged, keep)
-        elif keep:
-            for path in (folder / staged).iterdir():
-                if f"{staged}/{path.name}" not in keep:
-                    path.unlink(missing_ok=True)
         else:
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(folder / staged)
+            _remove_files(folder, staged, keep)
+
+
+def _remove_files(folder: Path, staged: str, keep: Collection[str]) -> None:
+    for left in reversed(range(_TRIES)):
+        try:
+            names = os.listdir(folder / staged)
+        except FileNotFoundError:
+            return
+        for name in names:
+            if f"{staged}/{name}" not in keep:
+                (folder / staged / name).unlink(missing_ok=True)
+        if keep:
+            return
+        try:
+            (folder / staged).rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:  # a split was put there meanwhile
+            if error.errno != errno.ENOTEMPTY or not left:
+                raise
 
 
 def _remove_objects(table: str, staged: str, keep: Collection[str]) -> None:

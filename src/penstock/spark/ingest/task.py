@@ -19,11 +19,11 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.errors import InvalidError, PenstockError
+from penstock.errors import PenstockError, UnavailableError
 from penstock.source.requests import Split
-from penstock.spark.ingest.pieces import Piece, PieceResult
-from penstock.spark.ingest.readers import PieceReader, Reading
-from penstock.spark.ingest.schema import FILE, merge_schemas, table_schema
+from penstock.spark.ingest.pieces import Piece, PieceResult, failed
+from penstock.spark.ingest.readers import ChangedError, PieceReader, Reading
+from penstock.spark.ingest.schema import FILE, TABLE_FIELDS, merge_schemas, table_schema
 from penstock.spark.ingest.tablefolder import put
 
 #: Rows gather until a row group is worth it.
@@ -32,6 +32,8 @@ ROW_GROUP_BYTES = 32 * 2**20
 SHARED_BYTES = 64 * 2**20
 #: A split is closed when it is this large.
 SPLIT_BYTES = 128 * 2**20
+#: As many as Delta has statistics of (delta.dataSkippingNumIndexedCols).
+STATS_COLUMNS = 32
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -144,8 +146,10 @@ def run_task(job: Job, pieces: Sequence[Piece]) -> TaskResult:
             try:
                 table = next(tables, None)
             except PenstockError as error:
-                final = isinstance(error, InvalidError)
-                results.append(PieceResult(piece.number, error=str(error), final=final))
+                changed = isinstance(error, ChangedError)
+                results.append(
+                    msgspec.structs.replace(failed(piece.number, error), changed=changed)
+                )
                 break
             if table is None:
                 for each in held or ():
@@ -171,14 +175,17 @@ def run_task(job: Job, pieces: Sequence[Piece]) -> TaskResult:
 
 
 def infer_task(reading: Reading, pieces: Sequence[Piece]) -> TaskResult:
-    """The narrowest schema of what can be read; what cannot is found again by run_task."""
-    found = []
+    """The narrowest schema of what can be read; what cannot is found again by run_task. Pieces
+    whose store is away are named: they would have had a word in it."""
+    found, away = [], []
     for piece in pieces:
         try:
             found.append(PieceReader(piece, reading).infer())
+        except UnavailableError as error:
+            away.append(failed(piece.number, error))
         except PenstockError:
             continue
-    return TaskResult(schema=pack_schema(merge_schemas(found)))
+    return TaskResult(pieces=away, schema=pack_schema(merge_schemas(found)))
 
 
 def with_file(table: pa.Table, uri: str, schema: pa.Schema) -> pa.Table:
@@ -187,14 +194,18 @@ def with_file(table: pa.Table, uri: str, schema: pa.Schema) -> pa.Table:
 
 
 def statistics(metadata: Any, schema: pa.Schema) -> str:
-    """Of a split, as Delta's log has them: how many rows, and where whole numbers lie."""
+    """Of a split, as Delta's log has them: how many rows, and where whole numbers lie.
+
+    Of the first columns only, as Delta does it: all of them are in the log, for every split.
+    """
+    kinds = {field.name: field.type for field in [*list(schema)[:STATS_COLUMNS], *TABLE_FIELDS]}
     lows: dict[str, Any] = {}
     highs: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     for at in range(metadata.num_columns):
         name = metadata.schema.column(at).path
         # a.b may be a column of that name, or b within a.
-        if "." in name or name not in schema.names or pa.types.is_nested(schema.field(name).type):
+        if "." in name or name not in kinds or pa.types.is_nested(kinds[name]):
             continue
         found = [
             metadata.row_group(group).column(at).statistics
@@ -205,7 +216,7 @@ def statistics(metadata: Any, schema: pa.Schema) -> str:
         nulls[name] = sum(each.null_count for each in found)
         bounds = [each for each in found if each.has_min_max]
         # Texts may be cut and floats may be NaN in there; whole numbers are as they are.
-        if pa.types.is_integer(schema.field(name).type) and len(bounds) == len(found):
+        if pa.types.is_integer(kinds[name]) and len(bounds) == len(found):
             lows[name] = min(each.min for each in bounds)
             highs[name] = max(each.max for each in bounds)
     return json.dumps(

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from penstock.errors import InvalidError, NotFoundError, PenstockError, UnavailableError
+from penstock.errors import CorruptError, InvalidError, NotFoundError, PenstockError
 from penstock.spark.ingest import readers
 from penstock.spark.ingest.files import stat
 from penstock.spark.ingest.pieces import Piece
@@ -88,9 +88,7 @@ def test_a_cut_or_damaged_file_is_worth_another_try(tmp_path: Path, ending: str)
     path = tmp_path / f"a{ending}"
     for data in (whole[: len(whole) // 2], b"not compressed at all", whole[:200] + b"\0" * 500):
         path.write_bytes(data)
-        with pytest.raises(
-            UnavailableError, match=r"damaged, or not whole yet|Invalid data stream"
-        ):
+        with pytest.raises(CorruptError, match=r"damaged, or not whole yet|Invalid data stream"):
             read(Piece(0, f"file://{path}"), TEXTS, TEXT)
 
 
@@ -124,7 +122,7 @@ def test_a_line_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_file_that_became_shorter_is_not_taken_for_loaded(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"one\ntwo\n")
-    with pytest.raises(UnavailableError, match="shorter"):
+    with pytest.raises(CorruptError, match="shorter"):
         read(Piece(0, f"file://{tmp_path}/a", 0, 100), TEXTS, TEXT)
 
 
@@ -190,5 +188,5 @@ def test_row_groups_of_a_parquet_file_and_their_row_numbers(tmp_path: Path) -> N
     assert [(row["id"], row["_position"]) for row in first + last] == [(n, n) for n in range(10)]
     assert PieceReader(Piece(0, uri), PARQUET).infer() == ID
     path.write_bytes(path.read_bytes()[:-5])
-    with pytest.raises(UnavailableError, match="damaged"):
+    with pytest.raises(CorruptError, match="damaged"):
         read(Piece(0, uri), PARQUET, ID)

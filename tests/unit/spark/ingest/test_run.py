@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,24 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 
-from penstock.errors import ConflictError, InvalidError, NotFoundError, UnavailableError
+from penstock.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
+from penstock.source.local import Local
 from penstock.source.queueport import Received
-from penstock.source.requests import ReopenShard
-from penstock.spark.ingest import pieces, shared
+from penstock.source.requests import ListSources, ReopenShard
+from penstock.spark.ingest import coordinator, pieces, shared
+from penstock.spark.ingest.coordinator import Coordinator
 from penstock.spark.ingest.readers import PieceReader
 from penstock.spark.ingest.shared import Shared
 from unit.spark.ingest.world import World
+
+ID = pa.schema([("id", pa.int64())])
+PATIENCE = 20.0
 
 
 def test_each_row_of_each_file_is_in_the_table_once(world: World) -> None:
@@ -220,7 +233,7 @@ def test_a_range_that_fails_leaves_out_the_other_ranges_of_its_file(
     def once(self: PieceReader, columns: pa.Schema) -> Iterator[pa.Table]:
         if self._piece.start and not failed:
             failed.append(self._piece.start)
-            raise UnavailableError("the store is away")
+            raise CorruptError("not whole yet")
         yield from tables(self, columns)
 
     monkeypatch.setattr(PieceReader, "tables", once)
@@ -229,6 +242,186 @@ def test_a_range_that_fails_leaves_out_the_other_ranges_of_its_file(
     assert (report.files, report.rows, report.failed) == (2, 101, 0)
     assert world.ids() == list(range(101))
     assert len(world.splits()) == DeltaTable(world.table_path).get_add_actions().num_rows
+
+
+@pytest.mark.parametrize("rows", [2, 400], ids=["shorter", "longer"])
+def test_a_file_that_changes_between_two_commits_has_failed(world: World, rows: int) -> None:
+    path = world.write("a.json", *({"id": n} for n in range(300)))
+
+    def replace() -> None:
+        if world.spark.jobs == 3:
+            world.write("a.json", *({"id": 1000 + n} for n in range(rows)), announce=False)
+
+    world.spark.before = replace
+    report = world.ingest(schema=ID, chunk_bytes=500).run(once=True)
+    assert (report.files, report.failed) == (0, 1)
+    shard = world.shards()["a.json"]
+    assert shard.phase == "failed"
+    assert "changed after a part of it was loaded" in shard.error
+    assert world.ids() == list(range(shard.rows))  # none of the new ones
+    assert 0 < shard.rows < 300
+    # Who has looked at it may go on, as far as there is something to go on with.
+    world.spark.before = lambda: None
+    world.database.sources.ask(ReopenShard(world.source().id, f"file://{path}"))
+    world.queue.send(str(path))
+    report = world.ingest(schema=ID, chunk_bytes=500).run(once=True)
+    assert (report.files, report.failed) == ((0, 1) if rows == 2 else (1, 0))
+    if rows == 2:
+        assert "shorter than what was loaded" in world.shards()["a.json"].error
+
+
+def test_a_file_that_changes_while_its_first_part_is_read_is_read_again(world: World) -> None:
+    world.write("a.json", *({"id": n} for n in range(300)))
+
+    def replace() -> None:
+        if world.spark.jobs == 1:
+            world.write("a.json", *({"id": 1000 + n} for n in range(200)), announce=False)
+
+    world.spark.before = replace
+    report = world.ingest(schema=ID, chunk_bytes=500).run(once=True)
+    assert (report.files, report.rows, report.failed) == (1, 200, 0)
+    assert world.ids() == list(range(1000, 1200))
+
+
+def test_parts_of_a_file_are_of_one_file_for_who_takes_it_over(world: World) -> None:
+    world.write("a.json", *({"id": n} for n in range(300)))
+    ingest = world.ingest(schema=ID, chunk_bytes=500)
+    world.spark.before = lambda: ingest.stop() if world.spark.jobs == 2 else None
+    ingest.run(once=True)
+    assert world.shards()["a.json"].rows > 0
+    world.write("a.json", *({"id": 1000 + n} for n in range(400)), announce=False)
+    world.clock.moved += 31
+    assert world.ingest(schema=ID, chunk_bytes=500).run(once=True).failed == 1
+    assert "changed" in world.shards()["a.json"].error
+
+
+def test_a_file_of_which_a_part_is_loaded_is_not_read_whole_as_another_format(
+    world: World,
+) -> None:
+    path = world.files / "a.csv"
+    path.write_text("".join(f"{n}\n" for n in range(300)))
+    world.queue.send(str(path))
+    ingest = world.ingest(format="text", chunk_bytes=200)
+    world.spark.before = lambda: ingest.stop() if world.spark.jobs == 2 else None
+    ingest.run(once=True)
+    loaded = world.shards()["a.csv"].rows
+    assert 0 < loaded < 300
+    world.clock.moved += 31
+    schema = pa.schema([("value", pa.string())])
+    world.ingest(format="csv", options={"header": False}, schema=schema).run(once=True)
+    assert "as another format" in world.shards()["a.csv"].error
+    assert len(world.rows("value")) == loaded
+
+
+def test_a_file_that_is_done_has_no_error_of_an_earlier_try(world: World) -> None:
+    path = world.files / "late.json"
+    world.queue.send(str(path))
+    world.write("x.json", {"id": 0})
+    world.spark.before = lambda: path.write_text('{"id":1}\n')
+    world.ingest().run(once=True)
+    shard = world.shards()["late.json"]
+    assert (shard.phase, shard.failures, shard.error) == ("eof", 0, "")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"schema": "this is no ddl ("}, InvalidError),
+        ({"schema": pa.schema([("id", pa.string())])}, InvalidError),  # the table's is a number
+        ({"commit_timeout": 100_000}, InvalidError),  # no lease of the queue is that long
+        ({"name": "other", "table": "second"}, ConflictError),  # it loads into another table
+    ],
+)
+def test_what_is_refused_has_changed_nothing(
+    world: World, wrong: dict[str, Any], error: type[Exception]
+) -> None:
+    queue = world.database.create_queue("q", max_attempts=5)
+    world.write("a.json", {"id": 1})
+    world.ingest(name="other").run(once=True)
+    before = world.database.sources.ask(ListSources()).sources
+    if "table" in wrong:
+        wrong = wrong | {"table": world.folder / "second"}
+    with pytest.raises(error):
+        world.ingest(**{"queue": "q", "prune_count": 5, "name": "new"} | wrong).run(once=True)
+    assert queue.describe().max_attempts == 5
+    assert world.database.sources.ask(ListSources()).sources == before
+
+
+def test_a_schema_that_the_source_has_not_is_refused_before_its_settings_change(
+    world: World,
+) -> None:
+    world.write("a.json", {"id": 1})
+    world.ingest().run(once=True)
+    shutil.rmtree(world.table_path)  # so that the table does not refuse it
+    with pytest.raises(InvalidError, match="has the schema"):
+        world.ingest(schema=pa.schema([("id", pa.string())]), prune_count=5).run(once=True)
+    assert world.source().prune_count == 1_000_000
+
+
+def test_when_all_that_fits_in_waits_for_another_try_it_is_waited_for(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(coordinator, "Local", lambda: Local(capacity=2))
+    for n in range(3):
+        world.queue.send(str(world.files / f"missing {n}.json"))
+    paused: list[float] = []
+
+    def pause(_: object, seconds: float) -> None:
+        paused.append(seconds)
+        world.clock.moved += seconds
+
+    rounds = iter(range(50))
+    receive = Coordinator._receive
+
+    def received(self: Coordinator, wait: float) -> int | None:
+        assert next(rounds, None) is not None, "it goes round and round"
+        return receive(self, wait)
+
+    monkeypatch.setattr(Coordinator, "_pause", pause)
+    monkeypatch.setattr(Coordinator, "_receive", received)
+    assert world.ingest(schema=ID, retry_delay=0.2, max_failures=2).run(once=True).failed == 3
+    assert paused
+    assert len(world.queue) == 0
+
+
+def test_a_message_is_held_for_as_long_as_its_file_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that takes longer than the lease; the queue gives its message to nobody else."""
+    world.write("a.json", {"id": 1})
+    extended = threading.Event()
+    extend = world.queue.extend
+
+    def told(received: Received, seconds: float) -> float | None:
+        deadline = extend(received, seconds)
+        extended.set()
+        return deadline
+
+    def long_job() -> None:
+        world.clock.moved += 25  # of a lease of 30
+        running = ingest._running
+        assert running is not None
+        with running._keeper._changed:
+            running._keeper._changed.notify_all()  # the time was not spent, but moved
+        assert extended.wait(PATIENCE), "nobody keeps the message"
+        world.clock.moved += 25
+        others.extend(world.queue.receive(10, 0))
+
+    others: list[Received] = []
+    monkeypatch.setattr(world.queue, "extend", told)
+    world.spark.before = long_job
+    ingest = world.ingest(schema=ID)
+    assert ingest.run(once=True).files == 1
+    assert others == []
+    assert len(world.queue) == 0
+
+
+def test_the_limits_that_a_queue_tells_are_of_their_type(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(world.queue, "limits", lambda: {"lease": 5})
+    with pytest.raises(InvalidError, match=r"limits\(\) of MemoryQueue answered with dict"):
+        world.ingest().run(once=True)
 
 
 def test_csv_text_and_their_options(world: World) -> None:
@@ -350,6 +543,19 @@ def test_wrong_arguments_are_refused_before_anything_is_opened(tmp_path: Path) -
         {"table": "s3://bucket"},
         {"table": "./100%"},
         {"name": ""},
+        {"name": "x" * 256},
+        {"name": "\ud800"},
+        {"name": 5},
+        {"table": None},
+        {"table": 5},
+        {"table": f"/t/{'x' * 300}"},  # a source without a name is called like its table
+        {"queue": None},
+        {"queue": ""},
+        {"location": 5},
+        {"format": "csv", "options": "x"},
+        {"format": "csv", "options": ["header"]},
+        {"options": 5},
+        {"max_files": 10_001},
     ):
         with pytest.raises(InvalidError):
             Ingest(**(good | bad))  # type: ignore[arg-type]

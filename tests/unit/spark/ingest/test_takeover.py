@@ -17,18 +17,25 @@ from deltalake import DeltaTable
 from pyspark.errors import PythonException
 
 from penstock.errors import CorruptError, NotFoundError, UnavailableError
+from penstock.source import publish
 from penstock.source.identity import shard_id
 from penstock.source.requests import (
     AcquireShards,
+    FinishStagings,
+    ListFiles,
     OpenShards,
     OpenSource,
+    Publish,
+    Published,
     PutSchema,
+    Refused,
+    ReleaseShards,
     RevokeStagings,
     ShardOpen,
     Takeover,
     position_text,
 )
-from penstock.spark.ingest import announced, loader, readers, task
+from penstock.spark.ingest import announced, loader, readers, shared, sparkjob, task
 from penstock.spark.ingest.coordinator import Coordinator
 from penstock.spark.ingest.delta import DeltaTarget
 from penstock.spark.ingest.files import Stat, stat
@@ -239,6 +246,83 @@ def test_a_revoked_staging_is_not_published_and_the_files_are_read_again(world: 
     assert report.files == 1
     assert world.ids() == [1]
     assert len(world.splits()) == 1
+
+
+def test_what_is_written_after_others_cleared_the_staging_away_is_removed(world: World) -> None:
+    world.write("a.json", {"id": 1})
+    cleared: list[int] = []
+
+    def clear() -> None:
+        if not cleared:
+            source = world.source().id
+            ask = world.database.sources.ask
+            revoked = ask(RevokeStagings(source, world_token(world), [1])).stagings
+            finished = ask(FinishStagings(source, [each.id for each in revoked])).stagings
+            cleared.extend(each.id for each in finished)
+
+    world.spark.before = clear
+    assert world.ingest(schema=ID).run(once=True).files == 1
+    assert cleared == [1]
+    assert world.ids() == [1]
+    assert len(world.splits()) == 1
+    assert not list((world.table_path / "splits").glob("*-1"))
+
+
+def test_who_was_stopped_after_its_job_and_wakes_up_drops_what_others_have_loaded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write("a.json", {"id": 1})
+    # Stopped: no signs of life.
+    monkeypatch.setattr(Keeper, "_send_beat", lambda self: 3600.0)
+    run_job, stopped = sparkjob.run_job, [True]
+
+    def stop(spark: Any, runner: Any) -> Any:
+        done = run_job(spark, runner)
+        if stopped and spark is world.spark:
+            stopped.clear()
+            until(lambda: world.shards()["a.json"].stale)
+            world.clock.moved += 31
+            other = world.ingest(schema=ID, spark=InProcessSpark())
+            assert other.run(once=True).files == 1
+        return done
+
+    monkeypatch.setattr(loader, "run_job", stop)
+    report = world.ingest(schema=ID, commit_timeout=0.05).run(once=True)
+    assert not stopped
+    assert (report.files, report.rows, report.failed) == (0, 0, 0)
+    assert world.ids() == [1]
+    assert len(world.splits()) == 1
+
+
+def test_a_repeated_publish_that_nobody_remembers_deletes_nothing_of_the_table(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its answer was lost, and who sent it slept for longer than answers are kept."""
+    world.write("a.json", {"id": 1})
+    monkeypatch.setattr(publish, "REMEMBERED_MS", 0)
+    monkeypatch.setattr(shared, "_PAUSE_SECONDS", 0.0)
+    init, answers = Shared.__init__, list[Any]()
+
+    def unsteady(self: Shared, *arguments: Any, ask: Any, **more: Any) -> None:
+        def lose(request: Any) -> Any:
+            answer = ask(request)
+            if isinstance(request, Publish):
+                answers.append(answer)
+                if len(answers) == 1:
+                    raise UnavailableError("the answer was lost")
+            return answer
+
+        init(self, *arguments, ask=lose, **more)
+
+    monkeypatch.setattr(Shared, "__init__", unsteady)
+    world.ingest(schema=ID).run(once=True)
+    assert isinstance(answers[0], Published)
+    assert isinstance(answers[1], Refused)
+    assert world.ids() == [1]
+    assert len(world.splits()) == 1
+    world.clock.moved += 200
+    assert world.ingest(schema=ID).run(once=True).duplicates == 1
+    assert len(world.queue) == 0
 
 
 def world_token(world: World) -> str:
@@ -467,3 +551,38 @@ def test_an_old_copy_of_a_table_is_not_taken_for_the_table(world: World) -> None
 
 def newest(folder: Path) -> str:
     return max(folder.iterdir(), key=lambda path: int(path.name.rsplit("-", 1)[1])).name
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_file_that_was_not_found_by_a_killed_run_leaves_nothing_open(
+    world: World, monkeypatch: pytest.MonkeyPatch, fresh: bool
+) -> None:
+    path = world.files / "late.json"
+    world.queue.send(str(path))
+    with monkeypatch.context() as patched:
+
+        def killed(*_: object) -> None:
+            raise Killed
+
+        patched.setattr(Coordinator, "_fail", killed)
+        patched.setattr(Coordinator, "_release", lambda self: None)
+        with pytest.raises(Killed):
+            world.ingest(identity="version", schema=ID, commit_timeout=0.001).run(once=True)
+    path.write_text('{"id": 1}\n')
+    (left,) = world.database.sources.ask(ListFiles(world.source().id)).shards
+    assert left.phase == "open"
+    if fresh:  # somebody may be at work on it: then the message has to come once more
+        asked = AcquireShards(
+            world.source().id, FOREIGN, 3_600_000, [Takeover(left.id, left.token)]
+        )
+        (owned,) = world.database.sources.ask(asked).shards
+        assert owned.token == FOREIGN
+        world.clock.moved += 31
+        assert world.ingest(identity="version", schema=ID).run(once=True).files == 1
+        assert len(world.queue) == 1
+        world.database.sources.ask(ReleaseShards(world.source().id, FOREIGN, [left.id]))
+    world.clock.moved += 200  # the last lease of a message is longer than the others
+    world.ingest(identity="version", schema=ID).run(once=True)
+    assert world.ids() == [1]
+    assert {each.phase for each in world.shards().values()} == {"eof"}
+    assert len(world.queue) == 0
