@@ -242,10 +242,14 @@ class Committer:
                 raise UnavailableError("the store was reopened", hint="retry now") from None
             raise self._finish(error) from None
         except InvalidError:
+            if self._finished is not None:
+                raise self._finished from None  # it ended meanwhile, and its handle with it
             if store is not self._store:
                 raise UnavailableError("the store was reopened", hint="retry now") from None
             raise
         except UnavailableError as error:
+            if self._finished is not None:
+                raise self._finished from None
             # The handle cannot read any more: only another one can.
             self._lose(store, error)
             raise
@@ -376,6 +380,9 @@ class Committer:
                         hint="ask for less at a time, or retry later; nothing was written",
                     ),
                 )
+                return
+            if self._finished is not None:
+                self._fail(accepted, self._finished)  # ended meanwhile, and its handle with it
                 return
             text = str(error) or "the store did not answer in time"
             self._lose(store, UnavailableError(text))

@@ -355,6 +355,37 @@ async def test_a_read_answers_nothing_once_another_owns_the_epoch() -> None:
         await world.committer.submit(add(1))
 
 
+async def test_calls_under_way_hear_that_the_location_was_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not that the store is closed or was reopened: they would ask it again."""
+    world = await make_world()
+    await world.committer.submit(add(1))
+    store, go = world.committer._store, asyncio.Event()
+    assert store is not None
+    commit = store.commit
+
+    async def slow(*given: Any, **named: Any) -> Any:
+        await go.wait()
+        return await commit(*given, **named)
+
+    async def look(view: Any) -> object:
+        await go.wait()
+        return await view.store.get(b"x")
+
+    monkeypatch.setattr(store, "commit", slow)
+    calls = [
+        asyncio.ensure_future(world.committer.submit(add(1))),
+        asyncio.ensure_future(world.committer.read(look)),
+    ]
+    await asyncio.sleep(0)
+    world.committer.fence("taken")
+    await world.settle()
+    go.set()
+    heard = await asyncio.gather(*calls, return_exceptions=True)
+    assert [type(error) for error in heard] == [FencedError, FencedError]
+
+
 async def test_a_request_without_writes_is_answered_only_by_the_owner_of_the_epoch() -> None:
     world = await make_world()
     world.disk.fence()
