@@ -112,3 +112,25 @@ def test_a_producer_that_is_no_text_is_told() -> None:
     given = {"location": "x", "stream": "s", "producer": "\udcff", "sequence": "1"}
     with pytest.raises(InvalidError, match="no valid text"):
         write_options(given, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "option", "streaming"),
+    [
+        ("stream", "includePayload", False),
+        ("topic", "includePayload", False),
+        ("messages", "failOnDataLoss", False),
+        ("queue", "failOnDataLoss", False),
+        ("queue", "minPartitions", False),
+        ("queue", "pushFilters", False),
+        ("stream", "pushFilters", True),
+    ],
+)
+def test_an_option_that_would_do_nothing_is_refused(
+    source: str, option: str, streaming: bool
+) -> None:
+    value = "2" if option == "minPartitions" else "true"
+    given = {"location": "d", source: "true" if source == "messages" else "x"}
+    read_options(given, streaming=streaming)
+    with pytest.raises(InvalidError, match=f"(?i){option}"):
+        read_options({**given, option: value}, streaming=streaming)

@@ -97,8 +97,19 @@ def read_options(given: Mapping[str, str], *, streaming: bool) -> ReadOptions:
         for name in ("startingoffsets", "endingoffsets"):
             if name in options:
                 raise InvalidError(f"{name} is for streams and messages; a queue's state has none")
+        for name in ("minpartitions", "pushfilters"):
+            if name in options:
+                raise InvalidError(f"{name} is for streams, topics and messages, not for a queue")
     if source.kind == "topic" and "includeheaders" in options:
         raise InvalidError("messages of a topic have no headers")
+    if source.kind in ("stream", "topic") and "includepayload" in options:
+        raise InvalidError("includePayload is for messages and queues", hint="select columns")
+    if source.kind in ("messages", "queue") and "failondataloss" in options:
+        raise InvalidError(
+            "failOnDataLoss is for streams and topics", hint="messages leave when they are done"
+        )
+    if streaming and "pushfilters" in options:
+        raise InvalidError("pushFilters is for batch reads")
     if not streaming and "maxmessagespertrigger" in options:
         raise InvalidError("maxMessagesPerTrigger is for streaming reads")
     if streaming and "endingoffsets" in options:
