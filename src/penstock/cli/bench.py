@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 from rich.table import Table
@@ -25,12 +26,35 @@ from penstock.cli.payloads import Payload
 if TYPE_CHECKING:
     from penstock.cli.bench_graph import GraphResult
 
+R = TypeVar("R")
+
 app = typer.Typer(help="Measure this machine.", no_args_is_help=True)
 
 
 @app.callback()
 def group() -> None:
     """Measure this machine."""
+
+
+def _run(
+    name: str,
+    folder: Path | None,
+    measure: Callable[[Path, Callable[[str], None]], R],
+    table: Callable[[R], Table],
+    as_json: bool,
+) -> None:
+    """Measure in a new folder, which is removed, and print what came of it."""
+    work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
+    try:
+        with progress_bars() as bars:
+            task = bars.add_task(f"bench {name}", total=None, note="")
+            result = measure(work, lambda note: bars.update(task, note=note))
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    if as_json:
+        print_json(result)
+    else:
+        result_console().print(table(result))
 
 
 @app.command(name="log")
@@ -213,22 +237,13 @@ def topic(
     afterwards; every push is durable before it returns.
     """
     require_redis()
-    work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
-    try:
-        with progress_bars() as bars:
-            task = bars.add_task("bench topic", total=None, note="")
-            result = measure_topics(
-                work,
-                seconds=seconds,
-                turns=turns,
-                report=lambda note: bars.update(task, note=note),
-            )
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    if as_json:
-        print_json(result)
-    else:
-        result_console().print(topic_table(result))
+    _run(
+        "topic",
+        folder,
+        lambda work, report: measure_topics(work, seconds=seconds, turns=turns, report=report),
+        topic_table,
+        as_json,
+    )
 
 
 def topic_table(result: TopicResult) -> Table:
@@ -263,19 +278,13 @@ def spark(
     On two cores of this machine, in new folders inside the current one or --folder, which are
     removed afterwards. Needs penstock[spark].
     """
-    work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
-    try:
-        with progress_bars() as bars:
-            task = bars.add_task("bench spark", total=None, note="")
-            result = measure_spark(
-                work, rows=rows, turns=turns, report=lambda note: bars.update(task, note=note)
-            )
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    if as_json:
-        print_json(result)
-    else:
-        result_console().print(spark_table(result))
+    _run(
+        "spark",
+        folder,
+        lambda work, report: measure_spark(work, rows=rows, turns=turns, report=report),
+        spark_table,
+        as_json,
+    )
 
 
 def spark_table(result: SparkResult) -> Table:
@@ -313,19 +322,13 @@ def graph(
     # Not above: a graph's runner needs Spark, which not everybody has.
     from penstock.cli.bench_graph import measure_graph
 
-    work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
-    try:
-        with progress_bars() as bars:
-            task = bars.add_task("bench graph", total=None, note="")
-            result = measure_graph(
-                work, turns=turns, seconds=seconds, report=lambda note: bars.update(task, note=note)
-            )
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    if as_json:
-        print_json(result)
-    else:
-        result_console().print(graph_table(result))
+    _run(
+        "graph",
+        folder,
+        lambda work, report: measure_graph(work, turns=turns, seconds=seconds, report=report),
+        graph_table,
+        as_json,
+    )
 
 
 def graph_table(result: GraphResult) -> Table:
@@ -373,23 +376,15 @@ def source(
     On two cores of this machine, in new folders inside the current one or --folder, which are
     removed afterwards. Needs penstock[spark].
     """
-    work = Path(tempfile.mkdtemp(prefix="penstock-bench-", dir=folder or Path.cwd()))
-    try:
-        with progress_bars() as bars:
-            task = bars.add_task("bench source", total=None, note="")
-            result = measure_source(
-                work,
-                announcements=announcements,
-                files=files,
-                turns=turns,
-                report=lambda note: bars.update(task, note=note),
-            )
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    if as_json:
-        print_json(result)
-    else:
-        result_console().print(source_table(result))
+    _run(
+        "source",
+        folder,
+        lambda work, report: measure_source(
+            work, announcements=announcements, files=files, turns=turns, report=report
+        ),
+        source_table,
+        as_json,
+    )
 
 
 def source_table(result: SourceResult) -> Table:

@@ -5,8 +5,7 @@ Contract     Opens the location as its one writer, replaying its journal: a fold
              is wrong, 1 when something is; bytes that do not even open are a CorruptError, exit 7.
              Leftovers of crashes are no findings: `--repair` shows them, asks, and removes them.
              Damage is not repaired here: what is gone has to come from a backup.
-Not here     The invariants themselves (log/check.py, stream/check.py, queue/check.py,
-             source/check.py, graph/check.py).
+Not here     The invariants themselves (check.py of log/ and of every view).
 """
 
 from __future__ import annotations

@@ -43,6 +43,10 @@ Location = Annotated[
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
+Pattern = Annotated[
+    str, typer.Argument(metavar="[PATTERN]", help="With *, ? and […], as Redis' KEYS.")
+]
+
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 Folder = Annotated[

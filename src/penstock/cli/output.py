@@ -32,6 +32,14 @@ def print_json(value: object) -> None:
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")
 
 
+def say(value: object, words: str, as_json: bool) -> None:
+    """What a command did: a sentence, or the value as JSON."""
+    if as_json:
+        print_json(value)
+    else:
+        result_console().print(words, markup=False)
+
+
 def print_error(message: str, hint: str = "") -> None:
     """One line that says what is wrong and, where there is one, a second that says what to do.
 

@@ -20,8 +20,8 @@ import typer
 import penstock
 from penstock.cli import queue_dead
 from penstock.cli.opening import opened
-from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Yes, confirm
-from penstock.cli.output import print_json, result_console
+from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Pattern, Yes, confirm
+from penstock.cli.output import print_json, result_console, say
 from penstock.cli.rendering import (
     json_bytes,
     mapping,
@@ -175,9 +175,7 @@ def show(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fals
 
 @app.command("ls", epilog="Example: penstock queue ls --json")
 def list_queues(
-    pattern: Annotated[
-        str, typer.Argument(metavar="[PATTERN]", help="With *, ? and […], as Redis' KEYS.")
-    ] = "*",
+    pattern: Pattern = "*",
     location: Location = LOCATION_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -217,7 +215,7 @@ def remove(
     with opened(location) as db:
         if not db.delete_queue(name):
             raise NotFoundError(f"there is no queue {name!r}", hint="see: penstock queue ls")
-    _say({"deleted": name}, f"{name} is deleted", as_json)
+    say({"deleted": name}, f"{name} is deleted", as_json)
 
 
 @app.command()
@@ -225,7 +223,7 @@ def pause(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fal
     """Stop claims; publishing goes on."""
     with opened(location) as db:
         db.queue(name).pause()
-    _say({"paused": True}, f"{name} is paused", as_json)
+    say({"paused": True}, f"{name} is paused", as_json)
 
 
 @app.command()
@@ -233,7 +231,7 @@ def play(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fals
     """End a pause."""
     with opened(location) as db:
         db.queue(name).play()
-    _say({"paused": False}, f"{name} goes on", as_json)
+    say({"paused": False}, f"{name} goes on", as_json)
 
 
 @app.command()
@@ -244,7 +242,7 @@ def purge(
     confirm(f"Remove what is available, delayed and in flight in queue {name}?", yes)
     with opened(location) as db:
         gone = db.queue(name).purge()
-    _say({"purged": gone}, f"{gone:,} messages are gone", as_json)
+    say({"purged": gone}, f"{gone:,} messages are gone", as_json)
 
 
 # -- producers
@@ -476,10 +474,3 @@ def _settle(
         result_console().print(f"{text}, {stale:,} receipts are stale" if stale else text)
     if good < len(truths):
         raise typer.Exit(1)
-
-
-def _say(value: dict[str, Any], words: str, as_json: bool) -> None:
-    if as_json:
-        print_json(value)
-    else:
-        result_console().print(words, markup=False)

@@ -10,7 +10,7 @@ import typer
 
 from penstock.cli.opening import opened
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Yes, confirm
-from penstock.cli.output import print_json, result_console
+from penstock.cli.output import print_json, result_console, say
 from penstock.cli.rendering import json_bytes, mapping, preview, print_table
 from penstock.client.queueshapes import FailedMessage
 
@@ -103,7 +103,4 @@ def purge(
     confirm(f"Remove all failed messages of queue {name}?", yes)
     with opened(location) as db:
         gone = db.queue(name).purge(failed=True)
-    if as_json:
-        print_json({"purged": gone})
-    else:
-        result_console().print(f"{gone:,} messages are gone")
+    say({"purged": gone}, f"{gone:,} messages are gone", as_json)

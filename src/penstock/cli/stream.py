@@ -15,8 +15,8 @@ import msgspec
 import typer
 
 from penstock.cli.opening import opened
-from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Yes, confirm
-from penstock.cli.output import print_json, result_console
+from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Pattern, Yes, confirm
+from penstock.cli.output import print_json, result_console, say
 from penstock.cli.rendering import json_bytes, preview, print_fields, print_table
 from penstock.client.publish import time_of
 from penstock.errors import InvalidError, NotFoundError
@@ -207,9 +207,7 @@ def info(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fals
 
 @app.command("ls")
 def list_streams(
-    pattern: Annotated[
-        str, typer.Argument(metavar="[PATTERN]", help="With *, ? and […], as Redis' KEYS.")
-    ] = "*",
+    pattern: Pattern = "*",
     location: Location = LOCATION_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -246,10 +244,7 @@ def evict(
     confirm(f"Remove entries of stream {name}?", yes)
     with opened(location) as db:
         gone = db.stream(name).evict(up_to=up_to, keep=keep)
-    if as_json:
-        print_json({"evicted": gone})
-    else:
-        result_console().print(f"{gone:,} entries are gone")
+    say({"evicted": gone}, f"{gone:,} entries are gone", as_json)
 
 
 @app.command("rm")
@@ -261,7 +256,4 @@ def remove(
     with opened(location) as db:
         if not db.stream(name).delete():
             raise NotFoundError(f"there is no stream {name!r}", hint="see: penstock stream ls")
-    if as_json:
-        print_json({"deleted": name})
-    else:
-        result_console().print(f"{name} is deleted", markup=False)
+    say({"deleted": name}, f"{name} is deleted", as_json)

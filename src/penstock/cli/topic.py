@@ -16,8 +16,8 @@ import msgspec
 import typer
 
 from penstock.cli.opening import opened
-from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Yes, confirm
-from penstock.cli.output import print_json, result_console
+from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Pattern, Yes, confirm
+from penstock.cli.output import print_json, result_console, say
 from penstock.cli.rendering import json_bytes, preview, print_fields, print_table
 from penstock.client.topicshapes import TopicMessage
 from penstock.errors import InvalidError, NotFoundError
@@ -112,9 +112,7 @@ def _print_line(message: TopicMessage, as_json: bool) -> None:
 
 @app.command("ls")
 def list_topics(
-    pattern: Annotated[
-        str, typer.Argument(metavar="[PATTERN]", help="With *, ? and […], as Redis' KEYS.")
-    ] = "*",
+    pattern: Pattern = "*",
     location: Location = LOCATION_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -202,7 +200,7 @@ def replay(
     """Deliver messages once more, in order, marked as a replay."""
     with opened(location) as db:
         job = db.topic(name).replay(_point(start), None if end is None else _point(end))
-    _say(job, f"offsets {job.first} to {job.end - 1} come again" if job.id else "nothing to replay",
+    say(job, f"offsets {job.first} to {job.end - 1} come again" if job.id else "nothing to replay",
          as_json)  # fmt: skip
 
 
@@ -224,7 +222,7 @@ def pause(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fal
     with opened(location) as db:
         settled = db.topic(name).pause()
     words = f"{name} is paused"
-    _say(
+    say(
         {"paused": True, "settled": settled},
         words if settled else f"{words}; some messages are still being handled",
         as_json,
@@ -236,7 +234,7 @@ def play(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fals
     """End a pause."""
     with opened(location) as db:
         db.topic(name).play()
-    _say({"paused": False}, f"{name} goes on", as_json)
+    say({"paused": False}, f"{name} goes on", as_json)
 
 
 @app.command()
@@ -244,7 +242,7 @@ def rebalance(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json =
     """Spread the slots evenly over the consumers; joining and leaving do that by themselves."""
     with opened(location) as db:
         moved = db.topic(name).rebalance()
-    _say({"moved": moved}, f"{moved} slots moved", as_json)
+    say({"moved": moved}, f"{moved} slots moved", as_json)
 
 
 @app.command("rm")
@@ -256,7 +254,7 @@ def remove(
     with opened(location) as db:
         if not db.topic(name).delete():
             raise _missing(name)
-    _say({"deleted": name}, f"{name} is deleted", as_json)
+    say({"deleted": name}, f"{name} is deleted", as_json)
 
 
 def _require(names: list[str], name: str) -> None:
@@ -266,10 +264,3 @@ def _require(names: list[str], name: str) -> None:
 
 def _missing(name: str) -> NotFoundError:
     return NotFoundError(f"there is no topic {name!r}", hint="see: penstock topic ls")
-
-
-def _say(value: object, words: str, as_json: bool) -> None:
-    if as_json:
-        print_json(value)
-    else:
-        result_console().print(words, markup=False)

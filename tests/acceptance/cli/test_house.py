@@ -60,7 +60,8 @@ def test_the_nearest_penstock_toml_says_where_unless_somebody_else_does(
     monkeypatch.chdir(below)
     monkeypatch.delenv("PENSTOCK_LOCATION")
     db.create_queue("from-toml")
-    assert "from-toml" in sh.out if sh("queue", "ls") == 0 else sh.err
+    assert sh("queue", "ls") == 0
+    assert "from-toml" in sh.out
     monkeypatch.setenv("PENSTOCK_LOCATION", str(tmp_path / "none"))
     assert sh("queue", "ls") == 3
     monkeypatch.delenv("PENSTOCK_LOCATION")
