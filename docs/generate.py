@@ -156,7 +156,12 @@ def resp_page() -> str:
 
 
 def cli_page() -> str:
-    parts = ["# Command line", "`penstock COMMAND --help` says the same."]
+    parts = [
+        "# Command line",
+        "`penstock COMMAND --help` says the same. "
+        "`penstock --install-completion` makes Tab complete commands and options in bash, zsh, "
+        "fish and PowerShell.",
+    ]
     parts += _commands(typer.main.get_command(app), "penstock")
     return "\n\n".join(parts)
 

@@ -48,8 +48,10 @@ from penstock.topic.push import make_step
 
 #: A checkpoint that nobody renews is gone after at most so long.
 CHECKPOINT_MS_MAX = 24 * 3600 * 1000
-#: One answer of a read ends where it has so much data.
+#: One answer of a read ends where it has so much data,
 READ_BYTES = 8 << 20
+#: or where it looked through so much for the rows that are wanted.
+LOOK_BYTES = 64 << 20
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -236,7 +238,7 @@ class Bulk:
                 found = columns(
                     view.store, state, low, high, count=count, tags=wanted.tags,
                     time_low_ms=wanted.time_low_ms, time_high_ms=wanted.time_high_ms,
-                    meta=wanted.headers, text=wanted.text,
+                    meta=wanted.headers, text=wanted.text, look_bytes=LOOK_BYTES,
                 )  # fmt: skip
             size = 0
             async with aclosing(found):  # type: ignore[type-var]

@@ -4,6 +4,8 @@ Contract     `write` gives a body the offsets that it would have got alone: bodi
              which they came, also against other writes to the same stream that fit into one commit
              (`close`). Until its tick decides it, a joint takes in more; then another is begun. All
              of a joint are written or none, which nobody can tell from having been alone.
+Not here     What else adds to a stream (a link, a graph's step, a handler's transaction) has no
+             place among writes that were not answered yet when it came: those calls overlap.
 """
 
 from __future__ import annotations

@@ -55,7 +55,6 @@ app = typer.Typer(
     name="penstock",
     help="Queues and streams that live in a folder or a bucket.",
     no_args_is_help=True,
-    add_completion=False,
     # A traceback is for a bug; then the plain one is the one to report.
     pretty_exceptions_enable=False,
 )

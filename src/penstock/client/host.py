@@ -101,7 +101,9 @@ class Host:
                 on_fenced()
                 return
             except (PenstockError, OSError):
-                continue  # the store does not answer: that heals by itself
+                # A store that does not answer heals by itself. A damaged one does not: this goes
+                # on serving, so that everybody who asks hears of the damage and not of silence.
+                continue
 
     async def close(self) -> None:
         """Answer what was asked, stop listening, close the store, give the lock back."""

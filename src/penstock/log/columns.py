@@ -4,6 +4,8 @@ Contract     `columns(...)` gives the entries low <= offset < high, in order, as
              `batch_rows` rows, or about BATCH_BYTES; only the last one may be smaller.
              `tags` and the times (low <= time < high) choose entries exactly. A node that cannot
              hold any, by its header, is not opened. Nothing here loops over entries.
+             Who shares his time with others sets `look_bytes`: a read ends behind so many, and
+             `Counts.end` says where.
 Columns      offset int64 | time timestamp[us, UTC] | tag string | data binary, and meta binary
              where it is asked for (null: none). Tags are text here: what is not UTF-8 in them shows
              as U+FFFD, while `tags` compares the bytes themselves. With text=False the column is
@@ -35,6 +37,8 @@ BATCH_ROWS = 10_000
 BATCH_BYTES = 32 << 20
 #: Arrow's columns end at 2 GiB, and a single entry may be nearly that large.
 _GLUED_BYTES_MAX = 1 << 30
+#: A node costs at least as much to look at as so many bytes.
+_LOOK_BYTES_MIN = 4096
 _TIME = pa.timestamp("us", tz="UTC")
 
 _Mask = npt.NDArray[np.bool_]
@@ -94,11 +98,13 @@ async def columns(
     batch_rows: int = BATCH_ROWS,
     meta: bool = False,
     text: bool = True,
+    look_bytes: int | None = None,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     choice = Choice(None if tags is None else frozenset(tags), time_low_ms, time_high_ms)
     glue = _Glue(choice, batch_rows, meta=meta, text=text)
     sieve = _Sieve(choice)
     expected = min(low, high, state.next)
+    looked, is_cut = 0, False
     pieces = read_nodes(store, state, low, high, wanted=sieve.wants)
     async with aclosing(pieces) as found:
         async for node, start, stop in found:
@@ -108,19 +114,24 @@ async def columns(
                 count.skipped += 1
                 if sieve.is_over:
                     break
+                looked += max(node.stored_bytes, _LOOK_BYTES_MIN)
                 if glue.is_empty:
                     count.end = expected
-                continue
-            if glue.is_empty:
-                count.end = node.first + start
-            count.nodes += 1
-            for batch in glue.add((node, start, stop)):
-                yield count.counted(batch)
-    if not sieve.is_over:
+            else:
+                if glue.is_empty:
+                    count.end = node.first + start
+                count.nodes += 1
+                looked += max(node.memory_bytes, _LOOK_BYTES_MIN)
+                for batch in glue.add((node, start, stop)):
+                    yield count.counted(batch)
+            if look_bytes is not None and looked >= look_bytes:
+                is_cut = True
+                break
+    if not sieve.is_over and not is_cut:
         count.evicted += max(min(high, state.next) - expected, 0)
     for batch in glue.rest():
         yield count.counted(batch)
-    count.end = max(low, high)
+    count.end = expected if is_cut else max(low, high)
 
 
 class _Sieve:

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 import penstock
+from penstock.broker import bulk as bulk_file
 from penstock.broker.bulk import Wanted
 from penstock.broker.progress import PROGRESS_MAX, Part, Position, Table, decode_report
 from penstock.client.bulk import Bulk
@@ -219,6 +220,21 @@ def test_an_answer_ends_where_it_has_enough_and_says_where(door: Door) -> None:
         at, answers = found.count.end, answers + 1
     assert [chunk[:1] for chunk in data] == [bytes([65 + i]) for i in range(40)]  # type: ignore[index]
     assert answers > 1
+
+
+def test_an_answer_ends_where_it_looked_for_long_and_says_where(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for i in range(8):
+        door.db.stream("a").write(b"x", tag="rare" if i == 6 else "often")
+    monkeypatch.setattr(bulk_file, "LOOK_BYTES", 3 * 4096)
+    ends, found, low = [], [], 0
+    while low < 8:
+        answer = door.bulk.read(A, low, 8, Wanted(tags=[b"rare"]))
+        found += rows_of(answer.batches)
+        ends.append(low := answer.count.end)
+    assert ends == [3, 6, 8]
+    assert [row["offset"] for row in found] == [6]
 
 
 def test_a_checkpoint_shows_its_moment_to_who_reads_the_store(door: Door) -> None:

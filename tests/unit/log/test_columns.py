@@ -431,6 +431,27 @@ async def test_who_reads_may_go_on_from_where_a_read_came_to(tags: list[bytes] |
         assert (count.evicted, rest.evicted) == (100, 0)
 
 
+@pytest.mark.parametrize("tags", [None, [b"rare"], [b"none"]])
+async def test_a_read_that_looked_through_enough_ends_and_says_where(
+    tags: list[bytes] | None,
+) -> None:
+    driver = await LogDriver.open()
+    for i in range(20):
+        await driver.append(S, [("rare" if i == 13 else "often", b"x", None)])
+    await driver.do(evict_step(S, up_to=1))
+    whole, _ = await gathered(driver, tags=tags)
+    total, found, looks = Counts(), list[pa.RecordBatch](), 0
+    while total.end < 20:
+        parts, count = await gathered(driver, total.end, 20, tags=tags, look_bytes=3 * 4096)
+        assert count.nodes + count.skipped <= 3
+        assert count.end > total.end
+        found += parts
+        looks += count.nodes + count.skipped
+        total.end, total.evicted = count.end, total.evicted + count.evicted
+    assert rows(found) == rows(whole)
+    assert (looks, total.evicted) == (18, 2)
+
+
 async def test_what_was_skipped_or_is_gone_is_behind_before_anything_was_given() -> None:
     driver = await tagged()
     await driver.do(evict_step(S, up_to=99))
