@@ -308,7 +308,8 @@ class Tailing:
                 tx=effects,
             )
         )
-        self.handling.heard(asked)
+        if all(acked.taken) and "stale" not in acked.failed:
+            self.handling.heard(asked)  # else it may be about one that is registered no more
         return acked
 
     # -- the end

@@ -15,6 +15,7 @@ import pytest
 
 import penstock
 from penstock import InvalidError, NotFoundError
+from penstock.client.tail import Tailing
 from unit.client.conftest import opened
 
 PATIENCE_SECONDS = 20.0
@@ -461,6 +462,38 @@ def test_a_handler_may_shut_its_own_consumer_down(topic: penstock.Topic) -> None
     until(lambda: all(each.zombie for each in topic.consumers()))
     assert seen == [0, 1, 2]
     assert topic.stats().acked == 3
+
+
+def test_what_was_refused_does_not_make_a_consumer_sure_of_the_rest(
+    topic: penstock.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+    go_on, beats = threading.Semaphore(0), threading.Event()
+    beat = Tailing._beat
+
+    async def beat_late(self: Tailing) -> None:
+        while not beats.is_set():
+            await asyncio.sleep(0.002)
+        await beat(self)
+
+    def handle(message: penstock.TopicMessage, tx: penstock.Tx) -> None:
+        seen.append(message.offset)
+        assert go_on.acquire(timeout=PATIENCE_SECONDS)
+
+    monkeypatch.setattr(Tailing, "_beat", beat_late)
+    topic.push_many([("k", b"%d" % i) for i in range(3)])
+    with topic.tail(handle, consumer="c", tx=True, heartbeat=0.5) as consumer:
+        handling = consumer._handling
+        until(lambda: handling._lanes.waiting == 2)
+        until(lambda: all(each.zombie for each in topic.consumers()))  # it was silent for too long
+        go_on.release()
+        until(lambda: consumer.lost)  # the broker has refused the first one
+        assert handling.begin(wait=False) is None
+        assert handling._lanes.waiting == 2
+        beats.set()
+        go_on.release(3)
+        until(lambda: settled(topic))
+    assert seen == [0, 0, 1, 2]
 
 
 def test_a_consumer_whose_name_is_taken_ends_and_says_why(topic: penstock.Topic) -> None:
