@@ -23,12 +23,8 @@ from penstock.cli.bench_read import ReadResult
 from penstock.cli.demo import (
     DemoResult,
     _work_folder,
-    files_table,
-    graph_table,
-    jobs_table,
+    acts_of,
     read_lines,
-    result_table,
-    share_table,
     write_and_kill,
 )
 from penstock.cli.demo_driver import FlowResult
@@ -45,6 +41,15 @@ from penstock.cli.demo_entries import (
 from penstock.cli.demo_entries import compare as compare_entries
 from penstock.cli.demo_jobs import JobsResult
 from penstock.cli.demo_share import ShareResult
+from penstock.cli.demo_summary import (
+    broken_promises,
+    files_act,
+    graph_act,
+    jobs_act,
+    share_act,
+    summary_table,
+    write_act,
+)
 from penstock.cli.figures import disk_bytes, file_system, memory_bytes, percentile
 from penstock.cli.output import print_json
 from penstock.cli.payloads import Payload, make_batches
@@ -467,6 +472,7 @@ def shared(**broken: int) -> ShareResult:
         pending=broken.get("pending", 0),
         again=7,
         takeover_ms=[345.0],
+        seconds=2.0,
     )
 
 
@@ -474,8 +480,9 @@ def test_processes_that_share_must_lose_nothing_and_leave_nothing() -> None:
     assert shared().kept
     assert not shared(unread=1).kept
     assert not shared(pending=1).kept
-    cells = [str(cell) for column in share_table(shared()).columns for cell in column.cells]
-    assert {"never delivered", "left pending", "7", "345 ms"} <= set(cells)
+    assert broken_promises([share_act(shared())]) == []
+    assert len(broken_promises([share_act(shared(unread=1, pending=1))])) == 2
+    assert any("345 ms" in note for note in share_act(shared()).notes)
 
 
 def jobs(**broken: int) -> JobsResult:
@@ -483,22 +490,27 @@ def jobs(**broken: int) -> JobsResult:
         workers=3,
         kills=1,
         published=100,
-        done=98,
+        wanted=125,
+        done=123,
         failed=2,
         lost=broken.get("lost", 0),
         done_again=broken.get("done_again", 0),
+        misrouted=broken.get("misrouted", 0),
         too_often=broken.get("too_often", 0),
+        unordered=broken.get("unordered", 0),
         again=9,
+        seconds=1.0,
     )
 
 
 def test_jobs_must_be_done_or_failed_and_each_once() -> None:
     assert jobs().kept
-    assert not jobs(lost=1).kept
-    assert not jobs(done_again=1).kept
-    assert not jobs(too_often=1).kept
-    cells = [str(cell) for column in jobs_table(jobs()).columns for cell in column.cells]
-    assert {"lost", "done twice", "too many attempts", "98", "9"} <= set(cells)
+    for name in ("lost", "done_again", "misrouted", "too_often", "unordered"):
+        assert not jobs(**{name: 1}).kept
+    assert (jobs_act(jobs(lost=3)).lost, jobs_act(jobs(done_again=4)).doubled) == (3, 4)
+    assert broken_promises([jobs_act(jobs())]) == []
+    broken = jobs(misrouted=1, too_often=1, unordered=1)
+    assert len(broken_promises([jobs_act(broken)])) == 3
 
 
 def test_what_comes_out_of_spark_must_be_what_went_in() -> None:
@@ -510,9 +522,9 @@ def test_what_comes_out_of_spark_must_be_what_went_in() -> None:
     assert compared(1, 2, 2, 3).duplicated == 1
     assert compared(1, 2, 3, 4).wrong == 1
     assert not any(compared(*found).kept for found in ((1, 3), (1, 2, 2, 3), (1, 2, 3, 4)))
-    for table in (files_table(compared(1, 3)), graph_table(compared(1, 3))):
-        cells = [str(cell) for column in table.columns for cell in column.cells]
-        assert {"lost", "duplicated", "wrong", "2", "1"} <= set(cells)
+    for act in (files_act, graph_act):
+        assert (act(compared(1, 3)).lost, act(compared(1, 2, 2, 3)).doubled) == (1, 1)
+        assert len(broken_promises([act(compared(1, 2, 3, 4))])) == 1
 
 
 def test_a_kept_demo_replaces_the_last_one_and_nothing_else(tmp_path: Path) -> None:
@@ -526,21 +538,26 @@ def test_a_kept_demo_replaces_the_last_one_and_nothing_else(tmp_path: Path) -> N
     assert not (_work_folder(tmp_path, keep=True) / "old").exists()
 
 
-def test_the_demo_table_names_every_count() -> None:
+def test_the_demo_table_shows_every_count() -> None:
     result = DemoResult(
         kills=5,
         verdict=verdict([FIRST, SECOND], found(FIRST)),
         kept=False,
         reopen_ms=[1.0, 12.0],
+        write_seconds=1.0,
         share=shared(),
         jobs=jobs(),
         files=None,
         graph=None,
         seconds=1.0,
     )
-    cells = [str(cell) for column in result_table(result).columns for cell in column.cells]
-    assert {"lost", "reused offsets", "duplicated", "torn batches", "damaged"} <= set(cells)
-    assert {"3", "12 ms"} <= set(cells)
+    (act, *_) = acts = acts_of(result)
+    assert (act.went_in, act.came_out, act.lost, act.doubled) == (4, 1, 3, 0)
+    assert any("12 ms" in note for note in act.notes)
+    cells = [str(cell) for column in summary_table(acts).columns for cell in column.cells]
+    assert {"[bold red]3[/]", "[green]0[/]", "4", "1"} <= set(cells)
+    torn = write_act(1, verdict([FIRST, FIRST], found(SECOND) | {9: b"?"}), [1.0], 1.0)
+    assert len(broken_promises([torn])) == 2  # reused and damaged
 
 
 def test_a_broken_promise_ends_the_demo_with_1(
@@ -551,6 +568,7 @@ def test_a_broken_promise_ends_the_demo_with_1(
         verdict=verdict([FIRST], {}),
         kept=False,
         reopen_ms=[1.0],
+        write_seconds=1.0,
         share=shared(),
         jobs=jobs(),
         files=None,

@@ -1,12 +1,12 @@
 """`penstock demo`: kill processes again and again, then count what was lost.
 
-Contract     Real processes, a real SIGKILL, a real folder. First one that writes alone is killed,
-             then several share a folder and the one that serves it is killed (demo_share.py), then
+Contract     Real processes, a real SIGKILL, one real folder. First one that writes alone is killed,
+             then several share a stream and the one that serves is killed (demo_share.py), then
              workers share out jobs and the same happens to them (demo_jobs.py), then files are
              loaded into a Delta table (demo_files.py) and orders go through a graph
              (demo_graph.py), both on Spark, whose drivers are killed. The numbers come from
-             comparing what the processes had acknowledged with what is read back; exit 1 if any
-             promise was broken.
+             comparing what the processes had acknowledged with what is read back
+             (demo_summary.py); exit 1 if any promise was broken.
 Not here     Power loss: a kill leaves the operating system's cache alone. The power-loss suite
              (`make test-slow`) covers that.
 """
@@ -27,15 +27,25 @@ from typing import IO, Annotated
 
 import msgspec
 import typer
-from rich.table import Table
 
 import penstock
-from penstock.cli.demo_driver import FlowResult, flow_table, has_spark
+from penstock.cli.demo_crowd import LOCATION
+from penstock.cli.demo_driver import FlowResult, has_spark
 from penstock.cli.demo_entries import Acknowledged, Verdict, compare, decode_acknowledged
 from penstock.cli.demo_files import load_files
 from penstock.cli.demo_graph import run_graph
 from penstock.cli.demo_jobs import JobsResult, share_jobs
 from penstock.cli.demo_share import ShareResult, share
+from penstock.cli.demo_summary import (
+    Act,
+    broken_promises,
+    files_act,
+    graph_act,
+    jobs_act,
+    share_act,
+    summary_table,
+    write_act,
+)
 from penstock.cli.demo_writer import STREAM
 from penstock.cli.options import Folder, Json
 from penstock.cli.output import print_json, progress_bars, result_console
@@ -61,6 +71,7 @@ class DemoResult(msgspec.Struct, frozen=True):
     verdict: Verdict
     kept: bool
     reopen_ms: list[float]  # after each kill
+    write_seconds: float
     share: ShareResult
     jobs: JobsResult
     files: FlowResult | None  # None: Spark is not installed, or not wanted
@@ -88,14 +99,9 @@ def demo(
         print_json(result)
     else:
         console = result_console()
-        console.print(result_table(result))
-        console.print(share_table(result.share))
-        console.print(jobs_table(result.jobs))
-        if result.files is not None and result.graph is not None:
-            console.print(files_table(result.files))
-            console.print(graph_table(result.graph))
-        elif spark:
-            console.print("Spark is not installed: pip install 'penstock[spark]' shows more")
+        console.print(summary_table(acts_of(result)))
+        if spark and result.files is None:
+            console.print("Spark is not installed; with the extra `spark` there is more to see.")
         console.print(_last_words(result, work if keep else None), markup=False, soft_wrap=True)
     if not result.kept:
         raise typer.Exit(1)
@@ -116,23 +122,36 @@ def _work_folder(folder: Path | None, keep: bool) -> Path:
     return work
 
 
+def acts_of(result: DemoResult) -> list[Act]:
+    acts = [
+        write_act(result.kills, result.verdict, result.reopen_ms, result.write_seconds),
+        share_act(result.share),
+        jobs_act(result.jobs),
+    ]
+    if result.files is not None and result.graph is not None:
+        acts += [files_act(result.files), graph_act(result.graph)]
+    return acts
+
+
 def _last_words(result: DemoResult, kept: Path | None) -> str:
-    words = f"{'Nothing was lost or doubled' if result.kept else 'A PROMISE WAS BROKEN'}, "
-    words += f"in {result.seconds:.0f} s."
+    acts = acts_of(result)
+    words = "Nothing was lost or doubled" if result.kept else "A PROMISE WAS BROKEN"
+    lines = broken_promises(acts)
+    lines.append(f"{words}: {sum(act.kills for act in acts)} kills in {result.seconds:.0f} s.")
     if kept is None:
-        return f"{words} With --keep the data stays, to look at."
-    lines = [f"{words} Look at it:", f"  penstock top --location {kept / 'store'}"]
+        return "\n".join([*lines, "With --keep the data stays, to look at."])
+    lines += ["Look at it:", f"  penstock top --location {kept / LOCATION}"]
     if result.files is not None:
         lines += [
+            f"  penstock ingest files --location {kept / LOCATION}",
+            f"  penstock graph status demo --location {kept / LOCATION}",
             f"  {kept / 'orders-table'}   the Delta table, for DuckDB, Polars, Spark, …",
-            f"  penstock ingest files --location {kept / 'files-data'}",
-            f"  penstock graph status demo --location {kept / 'graph-data'}",
         ]
     return "\n".join(lines)
 
 
 def run(work: Path, *, kills: int, spark: bool = True) -> DemoResult:
-    location = str(work / "store")
+    location = str(work / LOCATION)
     begun = perf_counter()
     acknowledged: list[Acknowledged] = []
     reopen_ms: list[float] = []
@@ -150,6 +169,7 @@ def run(work: Path, *, kills: int, spark: bool = True) -> DemoResult:
         bars.update(task, note="reading everything back")
         with penstock.open(location) as db:
             found = read_all(db.stream(STREAM))
+        write_seconds = perf_counter() - begun
 
         def report(note: str) -> None:
             bars.update(task, note=note)
@@ -167,6 +187,7 @@ def run(work: Path, *, kills: int, spark: bool = True) -> DemoResult:
         verdict=verdict,
         kept=all(act is None or act.kept for act in acts),
         reopen_ms=reopen_ms,
+        write_seconds=write_seconds,
         share=shared,
         jobs=jobs,
         files=files,
@@ -241,83 +262,3 @@ def read_all(stream: penstock.Stream) -> list[tuple[int, bytes | None]]:
         # A short answer is missing entries, not the end of the stream.
         found += [(offset + place, None) for place in range(len(messages), count)]
     return found
-
-
-def result_table(result: DemoResult) -> Table:
-    title = f"{result.kills} processes killed (SIGKILL) while writing"
-    table = verdict_table(title, result.verdict)
-    slowest = max(result.reopen_ms)
-    table.add_row("slowest reopen", f"{slowest:,.0f} ms", "after a kill, until readable")
-    return table
-
-
-def share_table(result: ShareResult) -> Table:
-    table = verdict_table(
-        f"{result.members} processes share a folder; whoever serves it is killed,"
-        f" {result.kills} times",
-        result.verdict,
-    )
-    for name, count, meaning in (
-        ("never delivered", result.unread, "the group gave it to nobody"),
-        ("left pending", result.pending, "nobody acknowledged it in the end"),
-    ):
-        table.add_row(name, f"{count:,}", meaning, style="bold red" if count else "green")
-    table.add_row("delivered again", f"{result.again:,}", "its reader was killed, or slow; allowed")
-    slowest = max(result.takeover_ms)
-    table.add_row("slowest takeover", f"{slowest:,.0f} ms", "from a kill to the next write")
-    return table
-
-
-def jobs_table(result: JobsResult) -> Table:
-    table = Table(
-        title=f"{result.workers} workers share out jobs; whoever serves the queue is killed,"
-        f" {result.kills} times"
-    )
-    table.add_column("jobs")
-    table.add_column("count", justify="right")
-    table.add_column("")
-    table.add_row("published", f"{result.published:,}", "their publish returned")
-    table.add_row("done", f"{result.done:,}", "acknowledged by a worker")
-    table.add_row("failed", f"{result.failed:,}", "poison: failed for good after the last attempt")
-    for name, count, meaning in (
-        ("lost", result.lost, "published, neither done nor failed"),
-        ("done twice", result.done_again, "more than one worker acknowledged it"),
-        ("too many attempts", result.too_often, "claimed more often than allowed"),
-    ):
-        table.add_row(name, f"{count:,}", meaning, style="bold red" if count else "green")
-    table.add_row("claimed again", f"{result.again:,}", "its worker was killed, or it is poison")
-    return table
-
-
-def files_table(result: FlowResult) -> Table:
-    return flow_table(
-        "Files into a Delta table", result, "rows", "in the files; a third was announced twice",
-        "found in the Delta table",
-    )  # fmt: skip
-
-
-def graph_table(result: FlowResult) -> Table:
-    return flow_table(
-        "Orders through a graph on Spark", result, "orders and payments",
-        "written to the streams that it reads",
-        "found in a SQLite table, a stream and the error stream",
-    )  # fmt: skip
-
-
-def verdict_table(title: str, verdict: Verdict) -> Table:
-    table = Table(title=title)
-    table.add_column("entries")
-    table.add_column("count", justify="right")
-    table.add_column("")
-    table.add_row("acknowledged", f"{verdict.acknowledged:,}", "their write returned")
-    table.add_row("found", f"{verdict.found:,}", "read back after the last kill")
-    table.add_row("in flight", f"{verdict.in_flight:,}", "found, killed before the answer; allowed")
-    for name, count, meaning in (
-        ("lost", verdict.lost, "acknowledged, not where it was"),
-        ("reused offsets", verdict.reused, "one offset, two entries"),
-        ("duplicated", verdict.duplicated, "one entry, two offsets"),
-        ("torn batches", verdict.torn, "only a part is there"),
-        ("damaged", verdict.damaged, "nothing, or bytes nobody wrote"),
-    ):
-        table.add_row(name, f"{count:,}", meaning, style="bold red" if count else "green")
-    return table

@@ -21,6 +21,8 @@ from penstock.clock import perf_counter
 from penstock.errors import UnavailableError
 
 SILENCE_S = 30.0
+#: All acts share one location: this folder of the demo's.
+LOCATION = "data"
 
 
 class _Process:

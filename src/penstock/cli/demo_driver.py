@@ -18,7 +18,6 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
-from rich.table import Table
 
 from penstock.clock import perf_counter
 from penstock.errors import UnavailableError
@@ -101,20 +100,3 @@ def compare(
         wrong=sum(count for each, count in got.items() if each not in wanted),
         seconds=seconds,
     )
-
-
-def flow_table(title: str, result: FlowResult, what: str, came_in: str, came_out: str) -> Table:
-    kills = "once" if result.kills == 1 else f"{result.kills} times"
-    table = Table(title=f"{title} in {result.seconds:.0f} s; killed {kills}")
-    table.add_column(what)
-    table.add_column("count", justify="right")
-    table.add_column("")
-    table.add_row("in", f"{result.went_in:,}", came_in)
-    table.add_row("out", f"{result.came_out:,}", came_out)
-    for name, count, meaning in (
-        ("lost", result.lost, "went in, did not come out"),
-        ("duplicated", result.duplicated, "came out more than once"),
-        ("wrong", result.wrong, "came out as something that nobody put in"),
-    ):
-        table.add_row(name, f"{count:,}", meaning, style="bold red" if count else "green")
-    return table

@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 import penstock
+from penstock.cli.demo_crowd import LOCATION
 from penstock.cli.demo_driver import Driver, FlowResult, compare
 from penstock.clock import perf_counter
 from penstock.source.requests import ListSources
@@ -30,7 +31,7 @@ Row = tuple[int, int, str]
 
 
 def load_files(work: Path, *, kills: int, report: Callable[[str], None]) -> FlowResult:
-    location, table = work / "files-data", work / "orders-table"
+    location, table = work / LOCATION, work / "orders-table"
     begun = perf_counter()
     expected = write_files(work / "inbox")
     command = (
@@ -38,7 +39,7 @@ def load_files(work: Path, *, kills: int, report: Callable[[str], None]) -> Flow
         "--max-files", str(FILES_PER_COMMIT), "--commit-timeout", str(COMMIT_TIMEOUT_S),
     )  # fmt: skip
     with penstock.open(location) as db:
-        queue = db.create_queue(QUEUE, lease=LEASE_S, max_attempts=0)
+        queue = db.create_queue(QUEUE, filter="kind = 'file'", lease=LEASE_S, max_attempts=0)
         announced = announce(db, work / "inbox")
         for n in range(kills):
             report(f"Spark loads {FILES} files, announced {announced} times")
@@ -73,7 +74,9 @@ def announce(db: penstock.Database, inbox: Path) -> int:
     """-> how many announcements"""
     files = sorted(inbox.iterdir())
     announced = [*files, *files[::3]]
-    db.publish_many([penstock.Publish(penstock.URI(file.as_uri()), to=QUEUE) for file in announced])
+    db.publish_many(
+        [penstock.Publish(penstock.URI(file.as_uri()), {"kind": "file"}) for file in announced]
+    )
     return len(announced)
 
 

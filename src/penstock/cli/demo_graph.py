@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 import penstock
+from penstock.cli.demo_crowd import LOCATION
 from penstock.cli.demo_driver import Driver, FlowResult, compare
 from penstock.clock import perf_counter
 
@@ -32,7 +33,7 @@ BAD_EVERY = 20
 
 
 def run_graph(work: Path, *, kills: int, report: Callable[[str], None]) -> FlowResult:
-    location, database = work / "graph-data", work / "large.db"
+    location, database = work / LOCATION, work / "large.db"
     begun = perf_counter()
     os.environ["PENSTOCK_DEMO_DATABASE"] = str(database)
     command = ("graph", "run", str(FLOW), "--location", str(location))

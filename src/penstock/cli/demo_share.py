@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 import penstock
-from penstock.cli.demo_crowd import Crowd
+from penstock.cli.demo_crowd import LOCATION, Crowd
 from penstock.cli.demo_entries import Acknowledged, Verdict, compare, decode_acknowledged
 from penstock.cli.demo_member import GROUP, STREAM
 from penstock.clock import perf_counter
@@ -32,6 +32,7 @@ class ShareResult(msgspec.Struct, frozen=True):
     pending: int  # given to somebody, and not acknowledged in the end
     again: int  # given a second time, because their reader was killed; allowed
     takeover_ms: list[float]  # from a kill to the next acknowledged write
+    seconds: float
 
     @property
     def kept(self) -> bool:
@@ -56,7 +57,8 @@ def _follow(crowd: Crowd, heard: _Heard, batches: int) -> None:
 
 
 def share(work: Path, *, members: int, kills: int, report: Callable[[str], None]) -> ShareResult:
-    location = str(work / "shared")
+    location = str(work / LOCATION)
+    begun_at = perf_counter()
     heard = _Heard()
     crowd = Crowd("penstock.cli.demo_member", work, location, heard)
     takeover_ms: list[float] = []
@@ -93,4 +95,5 @@ def share(work: Path, *, members: int, kills: int, report: Callable[[str], None]
         pending=info.pending,
         again=sum(heard.did.values()) - len(heard.did),
         takeover_ms=takeover_ms,
+        seconds=perf_counter() - begun_at,
     )
