@@ -34,4 +34,4 @@ def test_a_job_runs_on_both_workers_with_the_interpreter_of_the_driver(
 
 def test_an_executor_without_the_package_says_what_to_install(answers: Answers) -> None:
     assert f"the Python of this Spark executor ({sys.executable} on " in answers.missing
-    assert "has no spark: run pip install 'penstock[spark]' on every node" in answers.missing
+    assert "has no spark: install penstock[spark] on every node" in answers.missing

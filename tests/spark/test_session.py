@@ -160,7 +160,7 @@ def test_without_pyspark_the_hint_says_what_to_install() -> None:
     ran = subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
     )
-    assert ran.stdout == "InvalidError pip install 'penstock[spark]'\n"
+    assert ran.stdout == "InvalidError pip install '.[spark]' in the clone\n"
 
 
 def with_children(process: int) -> list[int]:

@@ -152,9 +152,14 @@ def _check_same(row: SourceRow, request: OpenSource) -> None:
 def mark_exported_step(request: MarkExported) -> Step:
     async def body(draft: Draft) -> SourceInfo:
         row = await draft.source(request.source)
-        if not 0 <= request.sequence <= row.published:
-            raise InvalidError(
-                f"publish {request.sequence} cannot be exported: there are {row.published}"
+        if request.sequence < 0:
+            raise InvalidError(f"there is no publish {request.sequence}")
+        if request.sequence > row.published:
+            raise ConflictError(
+                f"the table of source {row.name!r} holds its publish {request.sequence}, and this "
+                f"location knows of {row.published}: the table is newer than the location",
+                hint="was the location restored? restore its table of the same moment, too "
+                "(docs/guides/backup.md)",
             )
         if request.sequence > row.exported:
             row = replace(row, exported=request.sequence)

@@ -70,7 +70,7 @@ def find_java(environment: Mapping[str, str]) -> Java:
     raise InvalidError(
         f"Spark needs Java {VERSION_MIN} or newer; found "
         + ("none" if not passed_over else "only " + ", ".join(passed_over)),
-        hint="pip install 'penstock[spark]' brings one; or install a JDK and set JAVA_HOME",
+        hint="pip install '.[spark]' in the clone brings one; or install a JDK and set JAVA_HOME",
     )
 
 

@@ -60,7 +60,7 @@ def session(
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise InvalidError(
-            f"Spark is not installed: {error}", hint="pip install 'penstock[spark]'"
+            f"Spark is not installed: {error}", hint="pip install '.[spark]' in the clone"
         ) from error
     global _jvm_is_ours
     with _starting:

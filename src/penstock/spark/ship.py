@@ -34,7 +34,7 @@ def _unpack(data: bytes) -> object:
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError(
             f"the Python of this Spark executor ({sys.executable} on {platform.node()}) has no "
-            f"{error.name}: run pip install 'penstock[spark]' on every node, with the same "
+            f"{error.name}: install penstock[spark] on every node, with the same "
             "versions as on the driver, or let PYSPARK_PYTHON name a Python that has it "
             "(see docs/spark.md)",
             name=error.name,

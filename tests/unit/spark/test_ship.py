@@ -43,7 +43,7 @@ def test_where_the_package_is_missing_the_error_says_so(
     packed: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "only_here")
-    with pytest.raises(ModuleNotFoundError, match="has no only_here: run pip install") as error:
+    with pytest.raises(ModuleNotFoundError, match="has no only_here: install penstock") as error:
         pickle.loads(packed)
     assert error.value.name == "only_here"
 
