@@ -9,6 +9,7 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import deltalake
 import pytest
@@ -97,6 +98,18 @@ def test_a_run_loads_what_is_announced_and_reports(world: World) -> None:
     assert "0.0 MiB" in text
 
 
+def test_a_run_that_could_not_reach_its_files_does_not_look_like_success(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.put("a.json")
+    with monkeypatch.context() as patch:
+        away = penstock.UnavailableError("connection refused")
+        patch.setattr("penstock.spark.ingest.loader.stat", Mock(side_effect=away))
+        report = world.run(code=5)
+    assert (report["files"], report["failed"], report["left"]) == (0, 0, 1)
+    assert "1 file could not be reached" in world.errors
+
+
 def test_files_and_sources_show_what_became_of_each(world: World) -> None:
     good = world.put("good.json")
     gone = world.put("gone.json")
@@ -181,6 +194,69 @@ def test_a_file_that_is_not_known_is_announced_by_force_alone(world: World) -> N
     assert world.run()["files"] == 1
     world.call("again", "s3://bucket/", *world.place, "--queue", "q", code=2)
     world.call("again", str(path), *world.place, "--queue", "nope", "--force", code=3)
+
+
+def by_version(world: World, *more: str, code: int = 0) -> dict[str, Any]:
+    return world.run("--identity", "version", "--max-failures", "1", *more, code=code)
+
+
+def test_by_version_a_file_that_was_missing_is_loaded_again_and_nothing_stays_open(
+    world: World,
+) -> None:
+    uri = world.put("late.json")
+    path = world.folder / "in" / "late.json"
+    path.unlink()
+    by_version(world, code=1)
+    again = ["again", str(path), *world.place, "--queue", "q"]
+    world.call(*again, code=3)  # which version should that be?
+    assert "there is no such file" in world.errors
+    path.write_text('{"id": 7}\n')
+    told = json.loads(world.call(*again, "--json"))
+    assert told == {"file": uri, "id": None, "queue": "q"}
+    assert by_version(world)["files"] == 1
+    assert world.ids() == [7]
+    assert sorted((each["state"], each["rows"]) for each in world.files()) == [
+        ("done", 0),  # the announcement that had found nothing
+        ("done", 1),
+    ]
+
+
+def test_by_version_a_file_that_changed_is_loaded_again_and_nothing_stays_open(
+    world: World,
+) -> None:
+    world.put("a.json", '{"id": 1}\n')
+    path = world.folder / "in" / "a.json"
+    by_version(world)
+    (first,) = world.files()
+    again = ["again", str(path), *world.place, "--queue", "q"]
+    world.call(*again, code=2)  # that version is loaded
+    world.call(*again, "--force")  # and nobody loads it in time
+    path.write_text('{"id": 1000}\n')
+    world.call(*again)
+    assert by_version(world)["files"] == 1
+    assert world.ids() == [1, 1000]
+    states = {each["version"]: each for each in world.files()}
+    assert sorted(each["state"] for each in states.values()) == ["done", "failed"]
+    assert "another version" in states[first["version"]]["error"]
+
+
+def test_by_version_the_version_that_failed_is_loaded_again(world: World) -> None:
+    world.put("a.json.gz", "this is no gzip")
+    path = world.folder / "in" / "a.json.gz"
+    by_version(world, code=1)
+    told = json.loads(world.call("again", str(path), *world.place, "--queue", "q", "--json"))
+    (file,) = world.files()
+    assert (told["id"], file["state"], file["failures"]) == (file["id"], "open", 0)
+    by_version(world, code=1)
+    assert [each["state"] for each in world.files()] == ["failed"]
+
+
+def test_a_location_that_is_misspelt_is_not_made(world: World) -> None:
+    wrong = world.folder / "dta"
+    table = ["--queue", "q", "--table", str(world.folder / "table"), "--once"]
+    world.call("--location", str(wrong), *table, code=3)
+    assert "there is no such folder" in world.errors
+    assert not wrong.exists()
 
 
 def test_several_sources_must_be_told_apart(world: World) -> None:

@@ -3,7 +3,7 @@
 Contract     `Kills` makes files and announces them, keeps runners running and kills them at moments
              that are spread over the work. `finish` lets the rest be loaded and compares the table
              with what plain Python makes of the files. Whenever a runner is killed, whatever is
-             acknowledged by then must be loaded, or given up, for good.
+             acknowledged by then must be in the table, or given up, for good.
 Broker       A process of its own, which is killed once. Whoever is the next one may be a runner,
              and die as such.
 Runners      are made by the caller: any process of a source, and how to kill it with all that it
@@ -117,12 +117,17 @@ class Kills:
         return stats.available + stats.delayed + stats.in_flight
 
     def check_acknowledged(self) -> int:
-        """Nothing is acknowledged before it is durable. Asked in this order, for it goes on."""
+        """Nothing is acknowledged before the table has it. Asked in this order, for it goes on."""
         queue = self._database.queue(QUEUE)
         done = patiently(lambda: [message.id for message in queue.done()])
         shards = self.shards()
         for message in done:
             assert shards[self._uris[message]].phase != "open", self._uris[message]
+        loaded = {uri for message in done if shards[uri := self._uris[message]].rows}
+        if loaded:
+            table = deltalake.DeltaTable(self._table).to_pyarrow_table(columns=["file"])
+            missing = loaded - set(table["file"].to_pylist())
+            assert not missing, missing
         return len(done)
 
     # -- kills

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ import pytest
 from deltalake import DeltaTable
 
 import penstock
+from penstock.errors import NotFoundError
 from penstock.source.memoryqueue import MemoryQueue
 from penstock.source.queueport import Received
 from penstock.source.requests import GetSource, ListFiles
@@ -84,6 +86,21 @@ def test_objects_into_a_table_beside_them(bucket: str, tmp_path: Path) -> None:
         (3, f"{bucket}/in/ä b+c%20.json", 0),
     ]
     assert len(queue) == 0
+
+
+def test_a_location_in_a_bucket_that_is_not_there_has_no_queue_and_is_not_made(
+    bucket: str, tmp_path: Path
+) -> None:
+    files = Bucket(bucket)
+    files.put("in/a.json", b"{}\n")
+    ingest = Ingest(f"{bucket}/typo", "q", tmp_path / "table", spark=InProcessSpark())  # type: ignore[arg-type]
+
+    async def from_a_notebook() -> None:  # whose cells run in a loop
+        ingest.run(once=True)
+
+    with pytest.raises(NotFoundError, match="there is no Penstock location"):
+        asyncio.run(from_a_notebook())
+    assert files.names() == [f"{files.prefix}/in/a.json"]
 
 
 def test_an_event_of_many_objects_is_acknowledged_after_the_last(

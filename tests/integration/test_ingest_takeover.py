@@ -187,12 +187,14 @@ def test_killed_between_publish_and_acknowledgement_it_is_acknowledged_later_and
 
 def test_killed_between_publish_and_export_the_next_run_exports_at_its_start(world: World) -> None:
     world.put_and_announce("a.json")
-    with world.child("before export", times=2) as victim:  # the first is at its start
+    with world.child("before export", SHORT, times=2) as victim:  # the first is at its start
         assert victim.hear() == "at before export"
         victim.kill()
-    assert world.waiting() == 0
+    assert world.waiting() == 1  # what tells others that there is something to do
     assert world.counts() == {}
-    assert world.run().files == 0
+    assert world.run(SHORT).files == 0
+    assert len(world.counts()) == 3
+    world.settle(SHORT)
     world.check()
 
 
@@ -200,14 +202,14 @@ def test_killed_between_the_commit_of_the_table_and_its_mark_nothing_comes_twice
     world: World,
 ) -> None:
     world.put_and_announce("a.json")
-    with world.child("before MarkExported") as victim:
+    with world.child("before MarkExported", SHORT) as victim:
         assert victim.hear() == "at before MarkExported"
         victim.kill()
     source = world.source()
     assert (source.published, source.exported) == (1, 0)
     assert len(world.counts()) == 3
     world.put_and_announce("b.json")
-    assert world.settle().files == 1
+    assert world.settle(SHORT).files == 1
     world.check()
 
 
@@ -215,10 +217,10 @@ def test_killed_before_the_commit_of_the_table_it_is_exported_by_the_next_one(
     world: World,
 ) -> None:
     world.put_and_announce("a.json")
-    with world.child("before commit") as victim:
+    with world.child("before commit", SHORT) as victim:
         victim.hear()
         victim.kill()
-    world.settle()
+    world.settle(SHORT)
     world.check()
 
 

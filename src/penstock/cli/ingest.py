@@ -3,17 +3,16 @@
 Contract     `penstock ingest --queue Q --table T` runs until SIGTERM or Ctrl-C, which let the batch
              under way end; a second one ends at once. With `--once` it ends when nothing is left to
              do. Exit 0 when all went well, 1 when it had to give up files or announcements:
-             `penstock ingest files --state failed` tells which and why.
+             `penstock ingest files --state failed` tells which and why. With `--once`, an
+             UnavailableError when it had to leave files whose store was away.
 Output       Progress and what deserves a word on stderr, the report on stdout.
-Not here     How it is done (spark/ingest/), states of files (ingest_files.py).
+Not here     How it is done (spark/ingest/), states of files (ingest_files.py), one
+             file once more (ingest_again.py).
 """
 
 from __future__ import annotations
 
-import contextlib
-import logging
-import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -21,16 +20,19 @@ import msgspec
 import typer
 from rich.console import Console
 
-from penstock.cli import ingest_files
+from penstock.cli import ingest_again, ingest_files
 from penstock.cli.bench import mib
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location
 from penstock.cli.output import print_json, result_console
 from penstock.cli.rendering import print_fields
+from penstock.cli.underway import logged, one_line, told_to_end
 from penstock.clock import SystemClock
-from penstock.errors import InvalidError
+from penstock.errors import InvalidError, UnavailableError
 from penstock.source.requests import Identity
 from penstock.spark import Ingest, session
 from penstock.spark.ingest.report import Report
+from penstock.spark.queueports import check_there
+from penstock.words import counted
 
 app = typer.Typer(
     invoke_without_command=True,
@@ -39,9 +41,9 @@ app = typer.Typer(
 )
 app.command("files", epilog="Example: penstock ingest files --state failed")(ingest_files.files)
 app.command("again", epilog="Example: penstock ingest again ./in/a.json --queue uploads")(
-    ingest_files.again
+    ingest_again.again
 )
-app.command("sources")(ingest_files.sources)
+app.command("sources", epilog="Example: penstock ingest sources --json")(ingest_files.sources)
 
 
 class Format(StrEnum):
@@ -60,6 +62,7 @@ class IngestReport(msgspec.Struct, frozen=True):
     rows: int
     duplicates: int
     failed: int
+    left: int
     bytes: int
     splits: int
     publishes: int
@@ -148,14 +151,16 @@ def ingest(
         max_failures=max_failures,
     )
     config = _pairs("--conf", conf or [])
+    check_there(location, queue)
     clock, console = SystemClock(), Console(stderr=True)
-    with _logged(console):
+    with logged(console), one_line(console, "Spark starts") as tell:
         spark = session("penstock ingest", master, config)
         try:
             began = clock.monotonic()
-            # After Spark's start, which sets a handler of its own.
-            with _told_to_end(run), _shown(console) as show:
-                done = run.run(once, progress=show)
+            with told_to_end(run.stop):
+                if tell is not None:
+                    tell("no files yet")
+                done = run.run(once, progress=tell and (lambda report: tell(_line(report))))
             seconds = clock.monotonic() - began
         finally:
             spark.stop()
@@ -166,6 +171,11 @@ def ingest(
         _print_report(report)
     if report.failed:
         raise typer.Exit(1)
+    if once and report.left:
+        raise UnavailableError(
+            f"{counted(report.left, 'file')} could not be reached",
+            hint="run it again, they are still there; penstock ingest files --state open tells why",
+        )
 
 
 def _refuse_options(context: typer.Context) -> None:
@@ -189,61 +199,15 @@ def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
     return pairs
 
 
-@contextlib.contextmanager
-def _told_to_end(run: Ingest) -> Iterator[None]:
-    """The first signal is a wish, the second one an order."""
-    told = False
-
-    def tell(*_: object) -> None:
-        nonlocal told
-        if told:
-            raise KeyboardInterrupt
-        told = True
-        run.stop()
-
-    before = {number: signal.signal(number, tell) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-@contextlib.contextmanager
-def _shown(console: Console) -> Iterator[Callable[[Report], None] | None]:
-    """A line on a terminal that tells how far it is."""
-    if not console.is_terminal:
-        yield None
-        return
-    with console.status("no files yet") as status:
-        yield lambda report: status.update(_line(report))
-
-
 def _line(report: Report) -> str:
-    parts = [f"{report.files:,} files", f"{report.rows:,} rows", mib(report.bytes)]
+    parts = [counted(report.files, "file"), counted(report.rows, "row"), mib(report.bytes)]
     if report.duplicates:
-        parts.append(f"{report.duplicates:,} duplicates")
+        parts.append(counted(report.duplicates, "duplicate"))
     if report.failed:
         parts.append(f"{report.failed:,} failed")
+    if report.left:
+        parts.append(f"{report.left:,} left")
     return ", ".join(parts)
-
-
-@contextlib.contextmanager
-def _logged(console: Console) -> Iterator[None]:
-    """What Penstock has to say goes to stderr, around the line that tells how far it is."""
-
-    class Handler(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            console.print(f"penstock: {record.getMessage()}", markup=False, highlight=False)
-
-    logger, handler = logging.getLogger("penstock"), Handler(logging.INFO)
-    before, logger.level = logger.level, logging.INFO
-    logger.addHandler(handler)
-    try:
-        yield
-    finally:
-        logger.removeHandler(handler)
-        logger.level = before
 
 
 def _print_report(report: IngestReport) -> None:
@@ -256,8 +220,9 @@ def _print_report(report: IngestReport) -> None:
             "rows": report.rows,
             "duplicates": report.duplicates,
             "failed": report.failed,
+            **({"left": report.left} if report.left else {}),
             "read": mib(report.bytes),
-            "splits": f"{report.splits:,} in {report.publishes:,} commits",
+            "splits": f"{report.splits:,} in {counted(report.publishes, 'commit')}",
             "time": f"{report.seconds:,.1f} s, {rate}",
         },
         title=report.source,

@@ -1,20 +1,17 @@
-"""`penstock ingest files | again | sources`: what became of announced files.
+"""`penstock ingest files | sources`: what became of announced files.
 
-Contract     Listing changes nothing and makes no location. `again` lets one file be loaded once
-             more and announces it: a failed one goes on where it stood; one that is loaded would
-             come twice, so that needs `--force`, and so does one that is not remembered any more.
+Contract     Listing changes nothing and makes no location.
 Which source `--source NAME`, or `--table T`, or the only one there is.
-Not here     Loading (ingest.py), what a shard is (source/requests.py).
+Not here     Loading (ingest.py), loading again (ingest_again.py), what a shard is
+             (source/requests.py).
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import quote
 
 import msgspec
 import typer
@@ -25,18 +22,15 @@ from penstock.cli.output import print_json, result_console
 from penstock.cli.rendering import print_table
 from penstock.client.database import Database
 from penstock.errors import InvalidError, NotFoundError
-from penstock.source.messages import canonical_uri
 from penstock.source.requests import (
     GetSource,
     ListFiles,
     ListSources,
     Phase,
-    ReopenShard,
     Shard,
     SourceInfo,
 )
 from penstock.spark.ingest.tablefolder import table_uri
-from penstock.spark.queueports import announcing
 
 #: Read from the broker at a time.
 _PAGE = 1_000
@@ -132,6 +126,8 @@ def files(
         title=info.name,
         empty="no such files" if state else "no file was announced yet",
         left=["position"],
+        counts=["rows"],
+        minor=["position", "updated", "failures"],
     )
     if more:
         result_console().print(f"the first {limit:,}; --limit shows more", markup=False)
@@ -167,63 +163,9 @@ def sources(location: Location = LOCATION_DEFAULT, as_json: Json = False) -> Non
             for each in found
         ],
         empty="no source yet",
+        counts=["loaded", "failed", "published", "exported"],
+        minor=["identity", "exported", "published", "table"],
     )
-
-
-def again(
-    file: Annotated[str, typer.Argument(metavar="FILE", help="A path or a URI.")],
-    queue: Annotated[
-        str, typer.Option("--queue", metavar="Q", help="Announce it here, for `penstock ingest`.")
-    ],
-    location: Location = LOCATION_DEFAULT,
-    source: Source = None,
-    table: Table = None,
-    force: Annotated[
-        bool,
-        typer.Option("--force", help="Although it is loaded (its rows come twice) or forgotten."),
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Load one file again: one that failed, or with --force one that is loaded or forgotten."""
-    uri = uri_of(file)
-    with opened(location) as database:
-        info = find_source(database, source, table)
-        shard_id = _remembered(database, info, uri)
-        if shard_id is None and not force:
-            raise NotFoundError(
-                f"{uri} is not known to source {info.name!r}",
-                hint="announce it, or use --force if it was forgotten",
-            )
-        with announcing(database, queue) as announce:
-            if shard_id is not None:
-                database.sources.ask(ReopenShard(info.id, shard_id, force=force))
-            # Only now: an announcement of a file that is loaded would be dropped.
-            announce(quote(uri, safe=":/"))
-    if as_json:
-        print_json({"file": uri, "id": shard_id, "queue": queue})
-    else:
-        result_console().print(f"{uri} is announced again in {queue}", markup=False)
-
-
-def uri_of(file: str) -> str:
-    """A path is one of this machine, wherever the command runs."""
-    text = os.path.abspath(file) if "://" not in file else file
-    try:
-        # A path is what it says; a URI may be percent-encoded.
-        return canonical_uri(quote(text) if text is not file else file)
-    except ValueError as error:
-        raise InvalidError(f"{file!r} names no file: {error}", hint="a path or a URI") from None
-
-
-def _remembered(database: Database, source: SourceInfo, uri: str) -> str | None:
-    """The shard of this file; of several versions the one that was opened last."""
-    known = [
-        shard
-        for shard in list_shards(database, source, prefix=uri)
-        if shard.kind == "file" and shard.uri == uri
-    ]
-    newest = max(known, key=lambda shard: shard.opened_ms, default=None)
-    return None if newest is None else newest.id
 
 
 def find_source(database: Database, name: str | None, table: str | None) -> SourceInfo:

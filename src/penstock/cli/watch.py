@@ -33,11 +33,13 @@ from penstock.cli.watch_ledger import Ledger
 from penstock.client.blockingqueue import Queue
 from penstock.client.database import Database
 from penstock.clock import Clock, SystemClock
-from penstock.errors import InvalidError, NotFoundError, UnavailableError
+from penstock.errors import FencedError, InvalidError, NotFoundError, UnavailableError
 from penstock.store.location import folder_of
 
 #: A listing takes at most this part of the time, however many files there are.
 _LISTING_SHARE = 0.1
+#: So often is what was announced tidied up: files that are gone are remembered for weeks.
+_TIDY_MS = 24 * 3_600 * 1_000
 
 
 class WatchReport(msgspec.Struct, frozen=True):
@@ -154,6 +156,7 @@ class Watcher:
         self._settling = Settling(int(manner.settle * 1e9))
         self._known = ledger.known
         self._troubles: list[str] = []
+        self._tidy_at_ms = 0
         self.announced = 0
 
     @property
@@ -171,22 +174,17 @@ class Watcher:
         )
 
     def run(self, told: threading.Event) -> None:
-        tidied = False
         # Time enough for whatever is not being written to settle.
         until = self._clock.monotonic() + 2 * self._manner.settle + self._manner.interval
         while not told.is_set():
             began = self._clock.monotonic()
-            listing = self._round()
-            if listing is not None and not tidied:
-                self._ledger.tidy(listing.files)
-                tidied = True
+            self._round()
             now = self._clock.monotonic()
             if self._manner.once and (not self.unfinished or now >= until):
                 return
             told.wait(max(self._manner.interval, (now - began) * (1 / _LISTING_SHARE - 1)))
 
-    def _round(self) -> Listing | None:
-        """None: it did not work out, and the reason was said."""
+    def _round(self) -> None:
         try:
             listing = list_files(
                 self._folder,
@@ -200,16 +198,21 @@ class Watcher:
                     f"{self._folder}: {error.strerror}", hint="is it mounted, and readable?"
                 ) from None
             self._complain([f"{self._folder}: {error.strerror}"])
-            return None
+            return
         self._complain(listing.troubles)
         try:
             self._announce(listing)
-        except UnavailableError as error:
+            self._tidy(listing)
+        except (UnavailableError, FencedError) as error:
             if self._manner.once:
                 raise
             self._complain([str(error)])
-            return None
-        return listing
+
+    def _tidy(self, listing: Listing) -> None:
+        now_ms = self._clock.wall_ms()
+        if now_ms >= self._tidy_at_ms:
+            self._ledger.tidy(listing.files)
+            self._tidy_at_ms = now_ms + _TIDY_MS
 
     def _announce(self, listing: Listing) -> None:
         settled = self._settling.settled(

@@ -8,7 +8,7 @@ Shared       Any number of watchers may watch one folder: each reads on before i
 Entries      tag: the path inside the folder; data: JSON of `Entry`. The last one of a path counts.
              Those that were written for an earlier queue of that name do not.
 Bounded      Files that are gone and were announced long ago are left out when the stream is written
-             anew, which happens when half of it says nothing.
+             anew, which happens when half of it says nothing (at most once a day, watch.py).
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class ShardRow(msgspec.Struct, frozen=True):
     uri: str
     etag: str | None = None  # as its opener saw it, or who published a part of it
     announced_by: str = ""
-    error: str = ""  # of the latest failure
+    error: str = ""  # of the latest try, whether that counted as a failure or not
     text: str = ""  # of an announcement: how it begins
 
     @property

@@ -72,7 +72,7 @@ def reopen_shard_step(request: ReopenShard) -> Step:
                 return Shards([])
             raise NotFoundError(
                 f"{request.id} is not remembered: it was never announced, or too long ago",
-                hint="check the name; with force it is loaded, even if it was loaded before",
+                hint="check the name; with --force it is loaded, even if it was before",
             )
         row = _reopened(before, request, draft.now_ms)
         if source.identity is IdentityBy.URI:
@@ -89,7 +89,7 @@ def _reopened(row: ShardRow, request: ReopenShard, now_ms: int) -> ShardRow:
     if row.phase is ShardPhase.EOF:
         if not request.force:
             raise InvalidError(
-                f"{request.id} is loaded", hint="with force its rows are loaded once more"
+                f"{request.id} is loaded", hint="with --force its rows are loaded once more"
             )
         row = replace(row, place=Place.BOF, offset=0, rows=0, opened_ms=now_ms)
     return replace(

@@ -41,7 +41,7 @@ class Limits(msgspec.Struct, frozen=True):
 @runtime_checkable
 class Queue(Protocol):
     def receive(self, max_messages: int, wait: float) -> Sequence[Received]:
-        """At most so many, waiting at most so many seconds for the first. -> may be empty"""
+        """At most so many, waiting about so many seconds for the first. -> may be empty"""
         ...
 
     def extend(self, received: Received, seconds: float) -> float | None:

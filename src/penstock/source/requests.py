@@ -116,7 +116,8 @@ class Shard(msgspec.Struct, frozen=True):
     stale: bool  # open, and its owner was silent for too long
     rows: int  # published so far
     failures: int
-    error: str  # the latest one; of an announcement that could not be read: why
+    #: Why it could not be loaded when somebody last tried, or why an announcement not be read.
+    error: str
     etag: str | None  # of the file, as its opener saw it, or who published a part of it
     announced_by: str
     text: str  # an announcement that could not be read, its beginning
@@ -177,11 +178,13 @@ class Beat(Ask[Beaten], frozen=True, tag="beat"):
 
 
 class ReleaseShards(Ask[Shards], frozen=True, tag="release-shards"):
-    """Not mine any more, nothing was wrong: whoever opens them next has them at once."""
+    """Not mine any more, nothing was wrong with them: whoever opens them next has them at once."""
 
     source: int
     token: str
     shards: list[str]
+    #: Why they are not loaded, where that is known; for people, and until they are.
+    reasons: dict[str, str] = {}
 
 
 class Failure(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

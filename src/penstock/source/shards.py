@@ -201,11 +201,19 @@ def beat_step(request: Beat) -> Step:
 def release_shards_step(request: ReleaseShards) -> Step:
     token = check_token(request.token)
     check_ids(request.shards)
+    reasons = {identity: cut(text) for identity, text in request.reasons.items()}
+    for other in reasons.keys() - set(request.shards):
+        raise InvalidError(f"a reason is given for {cut(other)!r}, which is not released")
 
     async def body(draft: Draft) -> Shards:
         await draft.source(request.source)
         changes = {
-            identity: replace(row, token=RELEASED, updated_ms=draft.now_ms)
+            identity: replace(
+                row,
+                token=RELEASED,
+                error=reasons.get(identity, row.error),
+                updated_ms=draft.now_ms,
+            )
             for identity, row in await _owned(draft, request.source, token, request.shards)
         }
         return await _told(draft, request.source, token, request.shards, changes)

@@ -12,18 +12,23 @@ Not here     When leases are extended and messages acknowledged (source/, ingest
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from penstock.client import blockingqueue
 from penstock.client.blockingqueue import ClaimedMessage
 from penstock.client.database import Database
+from penstock.client.places import SCHEME
 from penstock.client.publish import URI
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidError, NotFoundError
 from penstock.source.queueport import Limits, Queue, Received
 from penstock.spark.sqs import SqsQueue, is_sqs
+from penstock.store.folder import require_location
+from penstock.store.location import folder_of, require_bucket
 
 _log = logging.getLogger("penstock")
 
@@ -52,6 +57,21 @@ def check_queue(queue: object) -> str | Queue:
         f"not {type(queue).__name__ if queue != '' else 'an empty text'}",
         hint="see penstock.source.queueport.Queue",
     )
+
+
+def check_there(location: str, queue: object) -> None:
+    """Refuse a location that is none, if the queue must lie in it: a misspelt one would be made."""
+    if not isinstance(queue, str) or is_sqs(queue):
+        return
+    if location.startswith((SCHEME, "memory://")):
+        return
+    folder = folder_of(location)
+    if folder is not None:
+        require_location(folder)
+        return
+    # In a thread of its own: the caller's may have a loop, as in a notebook.
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(lambda: asyncio.run(require_bucket(location))).result()
 
 
 @contextmanager

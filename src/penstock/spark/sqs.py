@@ -120,14 +120,13 @@ class SqsQueue:
         longest = min(_WAIT_SECONDS, max(1, int(self._lease * _WAIT_SHARE)))
         while len(received) < max_messages:
             began = self._clock.monotonic()
-            left = 0.0 if received else max(0.0, until - began)
-            found = self._receive(
-                min(_BATCH, max_messages - len(received)), min(longest, math.ceil(left))
-            )
+            # A second at least: a call that does not wait asks some of SQS' servers only, and may
+            # bring nothing although there is something. Who has some need not wait for more.
+            seconds = 0 if received else min(longest, max(1, math.ceil(until - began)))
+            found = self._receive(min(_BATCH, max_messages - len(received)), seconds)
             deadline = began + self._lease
             received += [_received(message, deadline) for message in found]
-            # Once there is something, a call that brings nothing is the end of what there is.
-            if not found and (received or not left):
+            if not found and (received or self._clock.monotonic() >= until):
                 break
         return received
 
@@ -207,7 +206,9 @@ def _client(address: Address) -> Any:
         import boto3
         from botocore.config import Config
     except ImportError:
-        raise InvalidError("queues of SQS need boto3", hint="pip install 'penstock[sqs]'") from None
+        raise InvalidError(
+            "queues of SQS need boto3", hint="pip install '.[sqs]' in the clone"
+        ) from None
     # A lease lasts seconds: a call that hangs for minutes would outlive it.
     config = Config(
         connect_timeout=5,

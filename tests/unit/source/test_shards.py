@@ -111,6 +111,7 @@ async def test_a_shard_is_stale_when_its_owner_was_silent_for_as_long_as_it_said
         (Beat(1, ANNA, ["\ud800"]), "not valid text"),
         (AcquireShards(1, ANNA, 1, [Takeover("\ud800", BERT)]), "not valid text"),
         (ReleaseShards(1, ANNA, ["\ud800"]), "not valid text"),
+        (ReleaseShards(1, ANNA, ["i"], {"j": "e"}), "is not released"),
         (FailShards(1, ANNA, [Failure("\ud800", "e")]), "not valid text"),
         (FailAnnouncements(1, [BadAnnouncement("\ud800", "t", "e")]), "not valid text"),
         (FailShards(1, ANNA, [Failure("i", "e")] * 2), "named twice"),
@@ -275,6 +276,18 @@ async def test_a_released_shard_belongs_to_whoever_opens_it_next(world: SourceDr
     assert (taken.mine, taken.position) == (True, position_text(5))
     (kept,) = (await world.ask(ReleaseShards(world.source, ANNA, [A]))).shards
     assert kept.token == BERT, "it is not Anna's to release any more"
+
+
+async def test_why_a_shard_was_released_is_kept_and_counts_nothing(world: SourceDriver) -> None:
+    await world.open_shard(ANNA)
+    reasons = {A: "connection refused"}
+    (released,) = (await world.ask(ReleaseShards(world.source, ANNA, [A], reasons))).shards
+    assert (released.token, released.failures, released.error) == ("", 0, "connection refused")
+    assert (await world.open_shard(BERT)).error == "connection refused"
+    await world.ask(ReleaseShards(world.source, BERT, [A]))  # for no reason to speak of
+    assert (await world.open_shard(ANNA)).error == "connection refused"
+    await world.publish(ANNA, Move(A, "BOF", "EOF", 1))
+    assert (await world.open_shard(ANNA)).error == ""
 
 
 # -- failures

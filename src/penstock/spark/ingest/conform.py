@@ -1,96 +1,53 @@
 """Columns that have types already (Parquet) into those of a table. Pure.
 
-Contract     conform(batch, columns): the same rows. A column is cast where every value keeps its
-             meaning; values that do not, and columns that the table has not, go into
-             `_rescued_data` as a JSON object of just those. Columns that are missing are null.
+Contract     conform(batch, columns): the same rows. A value that is the same in its column's type
+             is in its column (fit.py); one that is not, and those of columns that the table has
+             not, are in `_rescued_data`, a JSON object of just those, each as the file has it.
+             Columns that are missing are null.
 """
 
 from __future__ import annotations
 
-import base64
-import json
-from datetime import date, datetime, time
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from penstock.spark.ingest.schema import RESCUED, delta_type
+from penstock.spark.ingest.fit import Mask, fit, valid
+from penstock.spark.ingest.legible import legible, rescued_text
+from penstock.spark.ingest.schema import RESCUED
 
 
-def conform(batch: pa.Table, columns: pa.Schema) -> pa.Table:
-    """-> the columns, then _rescued_data"""
-    arrays: list[Any] = []
-    rescued: dict[str, tuple[Any, np.ndarray[Any, np.dtype[np.bool_]]]] = {}
+def conform(table: pa.Table, columns: pa.Schema) -> pa.Table:
+    """-> the columns, then _rescued_data. The table has each name once."""
+    schema = pa.schema([*columns, pa.field(RESCUED, pa.string())])
+    batches = [_conform(batch, columns, schema) for batch in table.to_batches()]
+    return pa.Table.from_batches(batches, schema)
+
+
+def _conform(batch: pa.RecordBatch, columns: pa.Schema, schema: pa.Schema) -> pa.RecordBatch:
+    given = dict(zip(batch.schema.names, batch.columns, strict=True))
+    arrays: list[pa.Array] = []
+    rescued: dict[str, tuple[pa.Array, Mask]] = {}
     for field in columns:
-        if field.name not in batch.column_names:
+        if field.name not in given:
             arrays.append(pa.nulls(len(batch), field.type))
             continue
-        given = batch.column(field.name)
-        array = cast(given, field.type)
-        if array is None:
-            array = pa.nulls(len(batch), field.type)
-            rescued[field.name] = (given, given.is_valid().to_numpy())
+        array, lost = fit(given[field.name], field.type)
         arrays.append(array)
-    for name in batch.column_names:
-        if name not in columns.names:
-            given = batch.column(name)
-            rescued[name] = (given, given.is_valid().to_numpy())
-    return pa.Table.from_arrays(
-        [*arrays, _texts(rescued, len(batch))],
-        schema=pa.schema([*columns, pa.field(RESCUED, pa.string())]),
-    )
+        rescued[field.name] = (given[field.name], lost)
+    known = set(columns.names)
+    rescued |= {name: (array, valid(array)) for name, array in given.items() if name not in known}
+    return pa.RecordBatch.from_arrays([*arrays, _texts(rescued, len(batch))], schema=schema)
 
 
-def cast(given: Any, kind: pa.DataType) -> Any:
-    """None: some value would not survive it, or there is no such cast."""
-    if given.type == kind:
-        return given
-    natural = delta_type(given.type)
-    if pa.types.is_string(kind) and natural == kind and not _is_text(given.type):
-        # Types that Delta has not (times of day, durations): their text.
-        return pa.chunked_array([[_text(each) for each in given.to_pylist()]], kind)
-    try:
-        if pa.types.is_timestamp(given.type) and pa.types.is_timestamp(kind):
-            # Nanoseconds below a microsecond are cut: Delta's times are in microseconds.
-            return (
-                pc.cast(given, kind, safe=False) if bool(given.type.tz) == bool(kind.tz) else None
-            )
-        return pc.cast(given, kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError):
-        return None
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    types = pa.types
-    if types.is_dictionary(kind):
-        return _is_text(kind.value_type)
-    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
-
-
-def _text(value: Any) -> str | None:
-    return None if value is None else str(value)
-
-
-def _texts(
-    rescued: dict[str, tuple[Any, np.ndarray[Any, np.dtype[np.bool_]]]], rows: int
-) -> pa.Array:
-    texts: list[str | None] = [None] * rows
+def _texts(rescued: dict[str, tuple[pa.Array, Mask]], rows: int) -> pa.Array:
     found: dict[int, dict[str, Any]] = {}
-    for name, (given, valid) in rescued.items():
-        at = np.flatnonzero(valid)
-        for row, value in zip(at.tolist(), given.take(pa.array(at)).to_pylist(), strict=True):
+    for name, (given, lost) in rescued.items():
+        at = np.flatnonzero(lost)
+        for row, value in zip(at.tolist(), legible(given.take(pa.array(at))), strict=True):
             found.setdefault(row, {})[name] = value
+    texts: list[str | None] = [None] * rows
     for row, values in found.items():
-        texts[row] = json.dumps(values, ensure_ascii=False, default=_plain)
+        texts[row] = rescued_text(values)
     return pa.array(texts, pa.string())
-
-
-def _plain(value: Any) -> Any:
-    match value:
-        case bytes():
-            return base64.b64encode(value).decode()
-        case datetime() | date() | time():
-            return value.isoformat()
-    return str(value)

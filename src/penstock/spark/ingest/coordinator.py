@@ -5,14 +5,18 @@ Contract     One of them runs in one process of a source, on Spark's driver. `ru
              acknowledged; without `once` it goes on until `stop`. Either way nothing stays behind
              that others would have to wait for: what was not loaded is released.
 Cycle        receive - open or acquire the shards that messages name - gather - load a batch
-             (loader.py) - acknowledge what is terminal - export (delta.py)
+             (loader.py) - export (delta.py) - acknowledge what is terminal
 Batches      A batch is loaded when it has `max_files` or `batch_bytes`; when no message came for
              `linger` seconds; or a commit timeout after its first file, whatever comes.
 Failures     are counted in the shard's row, by the broker. A file that failed is tried again here,
              after a pause, until it is loaded or has failed for good, and its message is kept. A
-             store that is away is no failure of its files: they are released and tried again, after
-             longer and longer pauses, then left to the queue; under `once`, left at once.
-Invariants   C1  a message is acknowledged only after every shard that it names is durably terminal
+             store that is away is no failure of its files: they are released, with the reason, and
+             tried again, after longer and longer pauses, then left to the queue; under `once`, left
+             at once. Files that may not be read, of a store that is there, have failed.
+Export       Whoever publishes may be killed before its export, so all export for all: before they
+             acknowledge, every commit timeout, and at both ends of a run.
+Invariants   C1  a message is acknowledged only after every shard that it names is durably terminal,
+                 and all that was published is in the table
              C2  what another process works on is dropped, not acknowledged
 Not here     Leases and heartbeats (keeper.py), states of messages here (source/local.py).
 """
@@ -28,7 +32,7 @@ from typing import Any
 import msgspec
 
 from penstock.clock import Clock
-from penstock.errors import UnavailableError
+from penstock.errors import FencedError, UnavailableError
 from penstock.source.coordinate import Course, course_of
 from penstock.source.local import Local, Through, Work
 from penstock.source.queueport import Queue, Received, limits_of
@@ -43,6 +47,7 @@ from penstock.spark.ingest.pieces import PieceResult
 from penstock.spark.ingest.report import Report
 from penstock.spark.ingest.shared import Shared
 from penstock.spark.ingest.storedschema import StoredSchema
+from penstock.words import counted
 
 _log = logging.getLogger("penstock")
 
@@ -88,6 +93,8 @@ class Coordinator:
         self._later: dict[str, tuple[float, Shard]] = {}
         #: Shards whose store is away: how often it was in a row.
         self._waits: dict[str, int] = {}
+        #: Shards that a run which is to end has left to the next one.
+        self._left: set[str] = set()
         self._once = False
         #: When the batch that is gathered must be loaded.
         self._due: float | None = None
@@ -150,10 +157,12 @@ class Coordinator:
             came = self._receive(self._wait_seconds(once))
             if self._is_due(came):
                 self._load()
-                self._export()
+                self._export_rest()
             elif once and came == 0 and self._local.idle:
+                self._export_rest()
                 return
             if self._clock.monotonic() >= clear_at:
+                self._export_rest()
                 self._cleanup()
                 clear_at = self._clock.monotonic() + self._settings.commit_timeout
 
@@ -276,6 +285,8 @@ class Coordinator:
                 if not self._local.messages_of(shard.id):
                     self._inline.pop(shard.id, None)
         if through.acknowledge:
+            # First: an announcement that comes again is what tells others of rows left behind.
+            self._export_rest()
             # Before the call: a lease that is extended after its acknowledgement is an error.
             self._keeper.drop(through.acknowledge)
             self._acknowledge(through.acknowledge)
@@ -284,7 +295,7 @@ class Coordinator:
     def _acknowledge(self, received: Sequence[Received]) -> None:
         try:
             kept = self._queue.acknowledge(received)
-        except UnavailableError as error:
+        except (UnavailableError, FencedError) as error:
             # Its shards are terminal: when it comes again, it is acknowledged at once.
             _log.warning("%d messages could not be acknowledged: %s", len(received), error)
             return
@@ -303,7 +314,7 @@ class Coordinator:
         self._through(self._local.drop(gone))
         if not shards:
             return
-        _log.info("loading %d files", len(shards))
+        _log.info("loading %s", counted(len(shards), "file"))
         loaded = self.loader.load(shards, self._inline)
         by_id = {each.id: each for each in shards}
         self._settle(loaded, by_id)
@@ -333,7 +344,9 @@ class Coordinator:
         self._waits = {
             each: n for each, n in self._waits.items() if each not in shards or each in away
         }
+        self._left -= shards.keys()  # some of them may have come again
         self._wait_for(away, shards)
+        self._count_left()
         self._fail({each: result for each, result in loaded.failures.items() if each not in away})
         self._end(ended)
         self._through(self._local.drop(loaded.lost))
@@ -395,7 +408,7 @@ class Coordinator:
             return
         some = next(iter(away.values()))
         _log.warning("%d files cannot be read now: %s", len(away), some.error)
-        self._let_go(list(away))
+        self._let_go(list(away), {each: result.error for each, result in away.items()})
         now = self._clock.monotonic()
         left = []
         for each in away:
@@ -408,6 +421,11 @@ class Coordinator:
                 self._later[each] = (now + pause, shards[each])
         # What is held for long fills this process, and others could be loaded meanwhile.
         self._through(self._local.drop(left))
+        if self._once:
+            self._left.update(left)
+
+    def _count_left(self) -> None:
+        self._count(left=len(self._left | self._waits.keys()) - self.report.left)
 
     def _retry(self) -> None:
         """Open again what failed a while ago."""
@@ -422,17 +440,17 @@ class Coordinator:
         self._own()
 
     def _again(self, shards: Iterable[Shard]) -> None:
+        by_course: dict[Course, list[Shard]] = {course: [] for course in Course}
         for shard in shards:
-            course = course_of(shard)
-            if course is not Course.READ:
-                self._waits.pop(shard.id, None)
-            match course:
-                case Course.READ:
-                    self._local.again([shard])
-                case Course.DONE:
-                    self._end([shard.id])
-                case Course.ACQUIRE | Course.DROP:
-                    self._through(self._local.drop([shard.id]))
+            by_course[course_of(shard)].append(shard)
+        read, done = by_course.pop(Course.READ), by_course.pop(Course.DONE)
+        others = [shard for each in by_course.values() for shard in each]
+        for shard in (*done, *others):
+            self._waits.pop(shard.id, None)
+        self._count_left()
+        self._local.again(read)
+        self._end([shard.id for shard in done])
+        self._through(self._local.drop([shard.id for shard in others]))
 
     def _resolve(self, resolved: dict[str, str], shards: dict[str, Shard]) -> None:
         """Files whose version is known at last: their messages wait for another shard now."""
@@ -449,6 +467,11 @@ class Coordinator:
             self._through(self._local.drop(list(resolved)))
 
     # -- the table
+
+    def _export_rest(self) -> None:
+        """What is published and not exported, by whom it may be. Of several who do it one wins."""
+        if self._shared.behind():
+            self._export()
 
     def _export(self) -> None:
         shared = self._shared
@@ -471,9 +494,9 @@ class Coordinator:
         """What was not loaded."""
         self._let_go([each.id for each in self._local.working()])
 
-    def _let_go(self, mine: Sequence[str]) -> None:
+    def _let_go(self, mine: Sequence[str], reasons: Mapping[str, str] | None = None) -> None:
         try:
-            self._shared.release(mine)
+            self._shared.release(mine, reasons or {})
         except UnavailableError as error:
             _log.warning("%d files could not be released: %s", len(mine), error)
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -61,7 +62,7 @@ def header_of(first: bytes, dialect: Dialect) -> list[str]:
     if not dialect.header:
         return [f"_c{number}" for number in range(len(fields))]
     names = [(name or "").strip() or f"_c{number}" for number, name in enumerate(fields)]
-    doubled = sorted({name for name in names if names.count(name) > 1})
+    doubled = sorted(name for name, times in Counter(names).items() if times > 1)
     if doubled:
         raise InvalidError(f"the header names a column twice: {', '.join(doubled)}")
     return names
@@ -73,16 +74,16 @@ def parse(records: Lines, header: Sequence[str], columns: pa.Schema, dialect: Di
     texts, whole = _texts(records, header, dialect)
     misfit = ~whole
     arrays = []
+    left = dict(zip(header, texts, strict=True))
     for field in columns:
-        if field.name not in header:
+        if field.name not in left:
             arrays.append(pa.nulls(records.count, field.type))
             continue
-        array, bad = _convert(texts[header.index(field.name)], field.type)
+        array, bad = _convert(left.pop(field.name), field.type)
         arrays.append(array)
         misfit |= bad
-    for name, text in zip(header, texts, strict=True):
-        if name not in columns.names:
-            misfit |= text.is_valid().to_numpy(zero_copy_only=False)
+    for text in left.values():
+        misfit |= text.is_valid().to_numpy(zero_copy_only=False)
     rescued: list[str | None] = [None] * records.count
     for at in np.flatnonzero(misfit).tolist():
         rescued[at] = records.line(at).decode(errors="backslashreplace")

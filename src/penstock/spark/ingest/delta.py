@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -32,6 +33,8 @@ from penstock.errors import (
 from penstock.source.requests import PublishRow, SourceInfo
 from penstock.spark.ingest.schema import RESERVED, delta_type, from_text, table_schema, to_text
 from penstock.spark.ingest.tablefolder import missing
+from penstock.store.location import folder_of
+from penstock.words import counted
 
 #: How often a transaction is tried; each failure means that somebody else had one.
 TRIES = 50
@@ -40,6 +43,8 @@ PUBLISHES_MAX = 200
 _PAUSE_SECONDS = 0.05
 _PAUSE_SECONDS_MAX = 2.0
 
+#: How delta-rs draws a cause below an error.
+_DECORATION = re.compile(r"\x1b\[\d+m|^\s+|↳\s*")
 _UNSAFE = "AWS_S3_ALLOW_UNSAFE_RENAME"
 _RETENTION = "delta.setTransactionRetentionDuration"
 _REFUSED = {
@@ -53,7 +58,7 @@ def require_deltalake() -> Any:
         return importlib.import_module("deltalake")
     except ImportError as error:
         raise InvalidError(
-            f"deltalake is not installed: {error}", hint="pip install 'penstock[spark]'"
+            f"deltalake is not installed: {error}", hint="pip install '.[spark]' in the clone"
         ) from error
 
 
@@ -91,14 +96,14 @@ class DeltaTarget:
 
     def check(self, columns: pa.Schema) -> None:
         """Refuse now what an export would stumble over. Creates nothing."""
-        handle = self._load()
+        handle = self._open()
         if handle is not None:
             self._check_properties(handle)
             self._missing(handle, table_schema(columns))
 
     def columns(self) -> pa.Schema | None:
         """Those of the data in a table that is there already; None: there is none."""
-        handle = self._load()
+        handle = self._open()
         if handle is None:
             return None
         self._check_properties(handle)
@@ -109,7 +114,7 @@ class DeltaTarget:
 
     def version(self) -> int:
         """Up to which publish the table has everything; 0: nothing, or there is no table."""
-        handle = self._load()
+        handle = self._open()
         return 0 if handle is None else self._mark(handle)
 
     def export(
@@ -133,7 +138,7 @@ class DeltaTarget:
                 tries += 1
                 if tries >= TRIES:
                     raise UnavailableError(
-                        f"{self._table}: its log could not be written: {_first_line(error)}",
+                        f"{self._table}: its log could not be written: {_reason(error)}",
                         hint="what was published is safe; it is exported by the next run",
                     ) from error
                 self._pause(min(_PAUSE_SECONDS * 2 ** min(tries, 6), _PAUSE_SECONDS_MAX))
@@ -180,7 +185,7 @@ class DeltaTarget:
         if gone:
             raise CorruptError(
                 f"{self._table} is older than it was: it has the publishes up to {mark}, and "
-                f"{len(gone)} splits of later ones are not there, such as {gone[0]}",
+                f"lacks {counted(len(gone), 'split')} of later ones, such as {gone[0]}",
                 hint="restore the table's whole folder, or load the files again into another one",
             )
 
@@ -212,6 +217,23 @@ class DeltaTarget:
         )
 
     # -- the table
+
+    def _open(self) -> Any:
+        """None: there is no table. What keeps it from being read is told; an export tries again."""
+        from deltalake.exceptions import DeltaError
+
+        folder = folder_of(self._table)
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise InvalidError(f"{self._table} is a file", hint="a table is a folder")
+        try:
+            return self._load()
+        except OSError as error:
+            raise UnavailableError(f"{self._table}: {_reason(error)}") from error
+        except DeltaError as error:
+            raise CorruptError(
+                f"{self._table}: its log cannot be read: {_reason(error)}",
+                hint="restore its folder _delta_log, or load into another table",
+            ) from error
 
     def _load(self) -> Any:
         from deltalake.exceptions import TableNotFoundError
@@ -305,5 +327,9 @@ def _text(field: pa.Field) -> str:
     return to_text(pa.schema([pa.field("c", delta_type(field.type))]))
 
 
-def _first_line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+def _reason(error: BaseException) -> str:
+    """Its first line; of a chain of causes all of them. The rest is from inside of delta-rs."""
+    lines = [_DECORATION.sub("", line) for line in str(error).strip().splitlines()]
+    if not lines:
+        return type(error).__name__
+    return ": ".join(filter(None, lines)) if "↳" in str(error) else lines[0]

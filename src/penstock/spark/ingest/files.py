@@ -6,7 +6,8 @@ Contract     A URI is `file:///path` or that of an object (`s3://bucket/key`; s3
              reader.
 Errors       Where nothing is, NotFoundError; what cannot be named or is no file, InvalidError; what
              is damaged, or not whole yet, CorruptError: those are the file's. Everything else, also
-             credentials that expired, is the store's: UnavailableError.
+             credentials that expired, is the store's: UnavailableError. What is denied may be both:
+             DeniedError, one of those (denied.py tells which).
 Compression  By the name: .gz, .bz2, .zst and .zstd; several members in one file are one text.
 """
 
@@ -30,12 +31,19 @@ import zstandard
 
 from penstock.errors import CorruptError, InvalidError, NotFoundError, UnavailableError
 from penstock.source.identity import local_version
+from penstock.store.reach import first_line
 
+#: How the client's reader tells it, which has only words for what went wrong.
+_DENIED = "The operation lacked the necessary privileges"
 _BUCKETS = ("s3", "s3a", "gs", "az")
 #: How much of an object is fetched at once.
 _BUFFER_BYTES = 8 * 2**20
 #: How much is decompressed at once: it may become a thousand times as much.
 _PACKED_BYTES = 64 * 2**10
+
+
+class DeniedError(UnavailableError):
+    """Whoever asked may not read it; perhaps that, perhaps nothing of its store."""
 
 
 class Stat(msgspec.Struct, frozen=True):
@@ -65,6 +73,22 @@ def stat(uri: str) -> Stat:
         meta = obstore.head(*_object(uri))
         version = meta["version"] or meta["e_tag"] or f"{meta['size']}-{meta['last_modified']}"
         return Stat(meta["size"], version.strip('"'))
+
+
+def read_byte(uri: str) -> None:
+    """Whether an object may be read, in one request: of an empty one that is no byte either."""
+    import obstore
+
+    with _kinds(uri):
+        obstore.get_range(*_object(uri), start=0, end=1)
+
+
+def list_some(uri: str) -> None:
+    """Whether the bucket of an object can be listed."""
+    import obstore
+
+    with _kinds(uri):
+        next(iter(obstore.list(_object(uri)[0])), None)
 
 
 @contextlib.contextmanager
@@ -141,7 +165,7 @@ def bucket_store(url: str) -> Any:
 @contextlib.contextmanager
 def _kinds(uri: str) -> Iterator[None]:
     """Errors of disks, services and decompressors, as ours."""
-    from obstore.exceptions import BaseError, InvalidPathError
+    from obstore.exceptions import BaseError, InvalidPathError, PermissionDeniedError
 
     try:
         yield
@@ -159,9 +183,12 @@ def _kinds(uri: str) -> Iterator[None]:
         reason = error.strerror or str(error)
         if error.errno in (errno.ENAMETOOLONG, errno.ELOOP):
             raise InvalidError(f"{uri}: {reason}") from error
-        raise UnavailableError(f"{uri}: {reason}") from error
+        kind = DeniedError if isinstance(error, PermissionError) else UnavailableError
+        raise kind(f"{uri}: {reason}") from error
+    except PermissionDeniedError as error:
+        raise DeniedError(f"{uri}: {first_line(error)}") from error
     except BaseError as error:
-        raise UnavailableError(f"{uri}: {error}") from error
+        raise UnavailableError(f"{uri}: {first_line(error)}") from error
 
 
 def damaged(uri: str, error: BaseException) -> CorruptError:
@@ -234,4 +261,5 @@ class _Reader(io.RawIOBase):
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise UnavailableError(f"{self._uri}: {error}") from error
+            kind = DeniedError if str(error).startswith(_DENIED) else UnavailableError
+            raise kind(f"{self._uri}: {first_line(error)}") from error

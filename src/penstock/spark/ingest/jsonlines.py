@@ -7,9 +7,12 @@ Contract     parse(lines, columns): one row for every line that is not blank, in
 Types        As Spark reads JSON: a text column takes any value (its JSON text), integers take no
              fractions, times are ISO 8601 (without a zone: UTC), binary is base64, a map is an
              object. A field that is null or missing is null.
-How          Arrow's reader takes a whole block. If it refuses one, the block is halved until the
-             lines in question are few, and those go through Python. Fields without a column make
-             Arrow read the block a second time, without them.
+How          Arrow's reader takes a whole block. If it refuses one, the block is cut until the lines
+             in question are few, and those go through Python. Fields without a column make Arrow
+             read the lines again, first with them, then without.
+Bounds       Arrow makes an array for every name, with a place for every object, so lines with names
+             of their own would fill memory: where it is not told the names, it gets so few lines
+             that there are CELLS_MAX. Python has only the fields that are there.
 Danger       Arrow's reader crashes on a line that is `null`, and on brackets some ten thousands
              deep: neither gets there (`_odd`). It reads two objects in one line as two rows, and
              one object in two lines as one: lines that begin with `{` and end with `}` can only be
@@ -19,8 +22,10 @@ Danger       Arrow's reader crashes on a line that is `null`, and on brackets so
 from __future__ import annotations
 
 import io
+import math
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +35,19 @@ import pyarrow.json as pj
 
 from penstock.spark.ingest.jsonvalues import TWICE, NotJsonError, convert, load_line, type_of
 from penstock.spark.ingest.lines import Lines, without_blank
-from penstock.spark.ingest.schema import LEVELS_MAX, POSITION, RESCUED, merge_schemas
+from penstock.spark.ingest.schema import (
+    CELLS_MAX,
+    LEVELS_MAX,
+    POSITION,
+    RESCUED,
+    Merging,
+    field_count,
+)
 
+#: Texts that a colon follows; the others are matched too, for what is in them is no name.
+_NAMES = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:|"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+#: Inference begins with so many lines.
+_HEAD = 64
 #: Fewer lines than this are quicker in Python than by another try of Arrow's reader.
 _FEW = 32
 #: A line must be this long to be too deep, and have this many brackets.
@@ -42,7 +58,7 @@ def parse(lines: Lines, columns: pa.Schema) -> pa.Table:
     """-> the columns, then _rescued_data and _position (of the line in `lines.data`)"""
     lines = without_blank(lines)
     wire = _wire(columns)
-    table = _halve(
+    table = _by_parts(
         lines, lambda part: None if wire is None else _quick(part, columns, wire), columns
     )
     return table.append_column(POSITION, pa.array(lines.starts, pa.int64()))
@@ -51,21 +67,35 @@ def parse(lines: Lines, columns: pa.Schema) -> pa.Table:
 def infer(lines: Lines) -> pa.Schema:
     """The narrowest schema of these lines; not settled."""
     lines = without_blank(lines)
-    found: list[pa.Schema] = []
+    merging = Merging()
 
     def look(part: Lines) -> None:
-        table = None if _odd(part) else _read(part.span(), None, ignore=False)
+        motley = _motley(part)
+        quick = _narrow(part) and not motley and not _odd(part)
+        table = _read(part.span(), None, "infer") if quick else None
         if table is not None and len(table) == part.count:
-            found.append(pa.schema([(each.name, _plain(each.type)) for each in table.schema]))
-        elif part.count > _FEW:
-            look(part.part(0, part.count // 2))
-            look(part.part(part.count // 2, part.count))
+            merging.add(pa.schema([(each.name, _plain(each.type)) for each in table.schema]))
+        elif part.count > _FEW and not motley:
+            for each in _cut(part):
+                look(each)
         else:
-            found.extend(_schema_of(part.line(at)) for at in range(part.count))
+            for at in range(part.count):
+                merging.add(_schema_of(part.line(at)))
 
-    if lines.count:
-        look(lines)
-    return merge_schemas(found)
+    head, rest = lines.part(0, _HEAD), lines.part(_HEAD, lines.count)
+    if head.count:
+        look(head)
+    # Lines that are as the first ones were need not be counted.
+    if rest.count and not _fit(rest, merging.schema()):
+        look(rest)
+    return merging.schema()
+
+
+def _fit(lines: Lines, columns: pa.Schema) -> bool:
+    if lines.span().count(b"{") * field_count(columns) > CELLS_MAX or _odd(lines):
+        return False
+    table = _read(lines.span(), columns, "error")
+    return table is not None and len(table) == lines.count
 
 
 def _schema_of(line: bytes) -> pa.Schema:
@@ -87,25 +117,27 @@ def _plain(kind: pa.DataType, levels: int = LEVELS_MAX) -> pa.DataType:
     return kind
 
 
-# -- a block, and its halves
+# -- a block, and its parts
 
 
-def _halve(lines: Lines, quick: Callable[[Lines], pa.Table | None], columns: pa.Schema) -> pa.Table:
+def _by_parts(
+    lines: Lines, quick: Callable[[Lines], pa.Table | None], columns: pa.Schema
+) -> pa.Table:
     done: list[pa.Table] = []
 
-    def take(part: Lines, *, halved: bool) -> None:
-        # What was halved down to a few lines has a bad one among them, or is next to it.
-        table = None if halved and part.count <= _FEW else quick(part)
+    def take(part: Lines, *, whole: bool) -> None:
+        # What was cut down to a few lines has a bad one among them, or is next to it.
+        table = None if not whole and part.count <= _FEW else quick(part)
         if table is not None:
             done.append(table)
         elif part.count > _FEW:
-            take(part.part(0, part.count // 2), halved=True)
-            take(part.part(part.count // 2, part.count), halved=True)
+            for each in _cut(part):
+                take(each, whole=False)
         else:
             done.append(_slow(part, columns))
 
     if lines.count:
-        take(lines, halved=False)
+        take(lines, whole=True)
     schema = pa.schema([*columns, pa.field(RESCUED, pa.string())])
     return pa.concat_tables(done) if done else schema.empty_table()
 
@@ -115,13 +147,14 @@ def _quick(lines: Lines, columns: pa.Schema, wire: pa.Schema) -> pa.Table | None
     if _odd(lines):
         return None
     data = lines.span()
-    table = _read(data, wire, ignore=False)
-    if table is None or len(table) != lines.count:
-        return None
+    table = _read(data, wire, "error")
     rescued = pa.nulls(lines.count, pa.string())
-    if table.schema.names != wire.names or any(
-        table.schema.field(each.name).type != each.type for each in wire
-    ):
+    if table is None:
+        if _motley(lines):
+            return _slow(lines, columns)
+        table = _read(data, wire, "infer") if _narrow(lines) else None
+        if table is None or len(table) != lines.count:
+            return None
         try:
             # Arrow's reader makes arrays of nothing but nulls that are not whole.
             table.validate()
@@ -132,15 +165,15 @@ def _quick(lines: Lines, columns: pa.Schema, wire: pa.Schema) -> pa.Table | None
         for name, column in zip(table.schema.names, table.columns, strict=True):
             _mark_strange(column.combine_chunks(), kinds.get(name), strange)
         # One object with the same field twice is refused, so what is left is the same rows.
-        table = _read(data, wire, ignore=True)
-        if table is None or len(table) != lines.count:
+        table = _read(data, wire, "ignore")
+        if table is None:
             return None
         if strange.any():
             texts: list[str | None] = [None] * lines.count
             for at in np.flatnonzero(strange).tolist():
                 texts[at] = lines.line(at).decode()
             rescued = pa.array(texts, pa.string())
-    if any(_has_infinity(column) for column in table.columns):
+    if len(table) != lines.count or any(_has_infinity(column) for column in table.columns):
         return None
     if wire != columns:
         try:
@@ -151,8 +184,10 @@ def _quick(lines: Lines, columns: pa.Schema, wire: pa.Schema) -> pa.Table | None
 
 
 def _slow(lines: Lines, columns: pa.Schema) -> pa.Table:
-    values: dict[str, list[Any]] = {name: [] for name in columns.names}
-    rescued: list[str | None] = []
+    kinds = {field.name: field.type for field in columns}
+    # Only what is there: lines may have few of many columns.
+    values: dict[str, dict[int, Any]] = {name: {} for name in kinds}
+    rescued: list[str | None] = [None] * lines.count
     for at in range(lines.count):
         raw = lines.line(at)
         try:
@@ -161,15 +196,23 @@ def _slow(lines: Lines, columns: pa.Schema) -> pa.Table:
             row, fits = {}, False
         else:
             # A field twice keeps its last value; the line tells the other.
-            fits = row.pop(TWICE, True) and all(
-                name in values for name, value in row.items() if value is not None
-            )
-        for field in columns:
-            value, good = convert(row.get(field.name), field.type)
-            values[field.name].append(value)
+            fits = row.pop(TWICE, True)
+        for name, value in row.items():
+            if value is None:
+                continue
+            if name not in kinds:
+                fits = False
+                continue
+            values[name][at], good = convert(value, kinds[name])
             fits = fits and good
-        rescued.append(None if fits else raw.decode(errors="backslashreplace"))
-    arrays = [pa.array(values[field.name], field.type) for field in columns]
+        if not fits:
+            rescued[at] = raw.decode(errors="backslashreplace")
+    arrays = [
+        pa.array(map(values[name].get, range(lines.count)), kind, size=lines.count)
+        if values[name]
+        else pa.nulls(lines.count, kind)
+        for name, kind in kinds.items()
+    ]
     schema = pa.schema([*columns, pa.field(RESCUED, pa.string())])
     return pa.Table.from_arrays([*arrays, pa.array(rescued, pa.string())], schema=schema)
 
@@ -177,7 +220,10 @@ def _slow(lines: Lines, columns: pa.Schema) -> pa.Table:
 # -- what Arrow reads, and what it may not see
 
 
-def _read(data: bytes, schema: pa.Schema | None, *, ignore: bool) -> pa.Table | None:
+def _read(
+    data: bytes, schema: pa.Schema | None, others: Literal["error", "infer", "ignore"]
+) -> pa.Table | None:
+    """`others`: what to do about fields that the schema has not."""
     try:
         return pj.read_json(
             io.BytesIO(data),
@@ -186,11 +232,38 @@ def _read(data: bytes, schema: pa.Schema | None, *, ignore: bool) -> pa.Table | 
             parse_options=pj.ParseOptions(
                 explicit_schema=schema,
                 newlines_in_values=False,
-                unexpected_field_behavior="ignore" if ignore else "infer",
+                unexpected_field_behavior=others,
             ),
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
+
+
+def _narrow(lines: Lines) -> bool:
+    """Whether Arrow's reader has room for all names in there, be they as many as there are colons.
+    Names are counted only where lines are not cut any further, for that takes a while."""
+    data = lines.span()
+    objects = data.count(b"{")
+    return objects * data.count(b":") <= CELLS_MAX or (
+        lines.count <= _FEW and objects * len(set(_NAMES.findall(data))) <= CELLS_MAX
+    )
+
+
+def _motley(lines: Lines) -> bool:
+    """Whether names go on being new, by the first and the last lines: then Python is quicker."""
+    if lines.count <= 2 * _FEW:
+        return False
+    ends = lines.part(0, _FEW), lines.part(lines.count - _FEW, lines.count)
+    first, last = (set(_NAMES.findall(part.span())) for part in ends)
+    return len(last - first) >= _FEW // 2
+
+
+def _cut(lines: Lines) -> list[Lines]:
+    """Two parts, or so many that they may be narrow."""
+    data = lines.span()
+    times = data.count(b"{") * data.count(b":") // CELLS_MAX
+    step = -(-lines.count // max(2, math.isqrt(times) + 1))
+    return [lines.part(low, low + step) for low in range(0, lines.count, step)]
 
 
 def _odd(lines: Lines) -> bool:

@@ -44,6 +44,7 @@ from penstock.source.requests import (
 )
 from penstock.spark.ingest.announced import is_unresolved
 from penstock.spark.ingest.delta import app_id
+from penstock.spark.ingest.denied import Denials
 from penstock.spark.ingest.files import Stat, compression_of, stat
 from penstock.spark.ingest.options import Settings
 from penstock.spark.ingest.pieces import Outcome, PieceResult, Plan, Work, failed, outcome, plan
@@ -117,6 +118,7 @@ class Loader:
         self._staged = staged
         self._sent = sent
         self._resumed = resumed
+        self._denials = Denials(pool)
         self._name = hashlib.blake2s(app_id(source).encode(), digest_size=6).hexdigest()
         self.schema = schema
 
@@ -138,7 +140,17 @@ class Loader:
         works, failures, resolved = self._prepare(shards, inline)
         works, later = self._fill(works)
         done = Loaded(failures=failures, resolved=resolved, again=[work.id for work in later])
-        return done.and_also(self._load(works)) if works else done
+        return self._judge_denied(done.and_also(self._load(works)) if works else done, shards)
+
+    def _judge_denied(self, loaded: Loaded, shards: Sequence[Shard]) -> Loaded:
+        """A file that may not be read has failed, if its store is there."""
+        failures = dict(loaded.failures)
+        denied = {each.id: each.uri for each in shards if _is_denied(failures.get(each.id))}
+        own = self._denials.of_files(set(denied.values()))
+        for shard, uri in denied.items():
+            if uri in own:
+                failures[shard] = msgspec.structs.replace(failures[shard], away=False)
+        return msgspec.structs.replace(loaded, failures=failures)
 
     def _fill(self, works: Sequence[Work]) -> tuple[list[Work], list[Work]]:
         """As many as a batch may hold, one at least; and the others."""
@@ -173,6 +185,7 @@ class Loader:
             return Work(shard.id, shard.uri, shard.position, len(data), data=data)
         try:
             found = stat(shard.uri)
+            self._denials.seen(shard.uri)
             if is_unresolved(shard):
                 return found.version
             return self._work(shard, found)
@@ -415,6 +428,10 @@ class Loader:
         others = [work for work in works if work.id not in failures]
         done = Loaded(failures=failures)
         return done.and_also(self._load(others)) if others else done
+
+
+def _is_denied(result: PieceResult | None) -> bool:
+    return result is not None and result.denied
 
 
 def _bytes(works: Sequence[Work], moves: Sequence[Move]) -> int:

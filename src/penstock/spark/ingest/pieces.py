@@ -18,6 +18,7 @@ import msgspec
 
 from penstock.errors import InvalidError, PenstockError, UnavailableError
 from penstock.source.requests import BOF, EOF, Move, position_text
+from penstock.spark.ingest.files import DeniedError
 
 #: A task has one file at least; opening one costs about as much as reading this.
 _FILE_BYTES = 64 * 2**10
@@ -75,6 +76,8 @@ class PieceResult(msgspec.Struct, frozen=True):
     changed: bool = False
     #: Its store did not answer, which is no failure of the file.
     away: bool = False
+    #: It may not be read: away, unless its store answers otherwise (denied.py).
+    denied: bool = False
 
 
 def failed(number: int, error: PenstockError) -> PieceResult:
@@ -84,6 +87,7 @@ def failed(number: int, error: PenstockError) -> PieceResult:
         error=str(error),
         final=isinstance(error, InvalidError),
         away=isinstance(error, UnavailableError),
+        denied=isinstance(error, DeniedError),
     )
 
 

@@ -11,6 +11,7 @@ Errors       Those of files.py. A line of more than LINE_BYTES_MAX is an Invalid
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
 from typing import IO, Literal
 
@@ -26,7 +27,14 @@ from penstock.spark.ingest.csvrows import Dialect
 from penstock.spark.ingest.files import damaged, open_file, open_text, stat
 from penstock.spark.ingest.lines import BOM, Lines, Quoting, cut, split_lines
 from penstock.spark.ingest.pieces import Piece
-from penstock.spark.ingest.schema import POSITION, RESCUED, merge_schemas, shallow
+from penstock.spark.ingest.schema import (
+    CELLS_MAX,
+    POSITION,
+    RESCUED,
+    field_count,
+    merge_schemas,
+    shallow,
+)
 
 Format = Literal["json", "csv", "parquet", "text"]
 
@@ -64,7 +72,8 @@ class PieceReader:
                 yield from self._csv(columns)
             case "json":
                 for base, lines in self._lines():
-                    yield _moved(jsonlines.parse(lines, columns), base)
+                    for part in _parts(lines, field_count(columns)):
+                        yield _moved(jsonlines.parse(part, columns), base)
             case "text":
                 for base, lines in self._lines():
                     yield _moved(_text(lines, columns), base)
@@ -75,7 +84,7 @@ class PieceReader:
         match self._reading.format:
             case "parquet":
                 with self._parquet_file() as file:
-                    fields = [(each.name, shallow(each.type)) for each in file.schema_arrow]
+                    fields = [(each.name, shallow(each.type)) for each in self._fields(file)]
                     return pa.schema(fields)
             case "csv":
                 return self._infer_csv()
@@ -144,8 +153,9 @@ class PieceReader:
         header: list[str] | None = None
         for base, records in self._lines(dialect.quoting):
             header, rest = _header(header, records, dialect)
-            if header is not None:
-                yield _moved(csvrows.parse(rest, header, columns, dialect), base)
+            for part in _parts(rest, max(field_count(columns), len(header or ()))):
+                assert header is not None  # there are records
+                yield _moved(csvrows.parse(part, header, columns, dialect), base)
 
     def _infer_csv(self) -> pa.Schema:
         dialect = self._reading.dialect
@@ -153,8 +163,9 @@ class PieceReader:
         found, seen = [], 0
         for _, records in self._lines(dialect.quoting):
             header, rest = _header(header, records, dialect)
-            if header is not None:
-                found.append(csvrows.infer(rest, header, dialect))
+            for part in _parts(rest, len(header or ())):
+                assert header is not None  # there are records
+                found.append(csvrows.infer(part, header, dialect))
             seen += len(records.data)
             if seen >= INFER_BYTES:
                 break
@@ -186,11 +197,37 @@ class PieceReader:
             groups = list(range(first, last))
             if not groups:
                 return
-            for batch in file.iter_batches(batch_size=_BATCH_ROWS, row_groups=groups):
-                table = conform(pa.Table.from_batches([batch]), columns)
+            width = max(field_count(columns), field_count(pa.schema(self._fields(file))))
+            rows = max(1, min(_BATCH_ROWS, CELLS_MAX // max(1, width)))
+            for batch in file.iter_batches(batch_size=rows, row_groups=groups):
+                table = self._conform(batch, columns)
                 numbers = pa.array(range(row, row + len(table)), pa.int64())
                 yield table.append_column(POSITION, numbers)
                 row += len(table)
+
+    def _fields(self, file: pq.ParquetFile) -> list[pa.Field]:
+        fields = list(file.schema_arrow)
+        doubled = _doubled(pa.struct(fields))
+        if doubled is not None:
+            raise InvalidError(f"{self._piece.uri}: it has the column or field {doubled!r} twice")
+        return fields
+
+    def _conform(self, batch: pa.RecordBatch, columns: pa.Schema) -> pa.Table:
+        try:
+            return conform(pa.Table.from_batches([batch]), columns)
+        except RecursionError as error:
+            raise InvalidError(f"{self._piece.uri}: its columns are too deep") from error
+
+
+def _doubled(kind: pa.DataType) -> str | None:
+    """A name that a struct in there has twice."""
+    children = [kind.field(at) for at in range(kind.num_fields)]
+    if pa.types.is_struct(kind):
+        for name, times in Counter(child.name for child in children).items():
+            if times > 1:
+                return str(name)
+    found = (_doubled(child.type) for child in children)
+    return next((name for name in found if name is not None), None)
 
 
 def row_group_bytes(uri: str) -> tuple[int, ...]:
@@ -215,6 +252,13 @@ def _skip_line(file: IO[bytes], piece: Piece) -> tuple[int, bytes]:
         if skipped > LINE_BYTES_MAX:
             raise InvalidError(f"{piece.uri}: a line of more than {LINE_BYTES_MAX:,} bytes")
     return skipped, b""
+
+
+def _parts(lines: Lines, width: int) -> Iterator[Lines]:
+    """So many lines that their columns fit into memory."""
+    step = max(1, CELLS_MAX // max(1, width))
+    for low in range(0, lines.count, step):
+        yield lines.part(low, low + step)
 
 
 def _split(data: bytes, position: int, quoting: Quoting | None) -> tuple[int, Lines]:

@@ -40,7 +40,7 @@ from penstock.spark.ingest.report import Report
 from penstock.spark.ingest.schema import TEXT, given_schema, simple_fields
 from penstock.spark.ingest.storedschema import check_given, stored_columns
 from penstock.spark.ingest.tablefolder import table_uri
-from penstock.spark.queueports import PenstockQueue, check_queue, open_queue
+from penstock.spark.queueports import PenstockQueue, check_queue, check_there, open_queue
 from penstock.spark.session import session
 
 if TYPE_CHECKING:
@@ -129,7 +129,15 @@ class Ingest:
     ) -> Report:
         """Load what is announced. With `once`, return when nothing is left to do here; without,
         go on until `stop`. `progress` is told how far it is, in this thread."""
+        try:
+            return self._run(once, progress)
+        finally:
+            # A wish to end, even one that came before the run, was for this one.
+            self._running, self._stopped = None, False
+
+    def _run(self, once: bool, progress: Callable[[Report], None] | None) -> Report:
         require_deltalake()
+        check_there(self._settings.location, self._queue)
         spark = self._spark or session("penstock ingest")
         given = self._given()
         with penstock.open(self._settings.location) as database:
@@ -161,7 +169,6 @@ class Ingest:
                     coordinator.stop()
                 return coordinator.run(once=once)
             finally:
-                self._running = None
                 # A user's own object is the user's to close.
                 close = getattr(queue, "close", None)
                 if isinstance(self._queue, str) and close is not None:
@@ -192,14 +199,18 @@ class Ingest:
         if self._settings.reading.format == "text":
             return TEXT
         given = None if self._schema is None else given_schema(self._schema)
-        if given is not None and self._settings.reading.format == "csv":
-            nested = simple_fields(given)
-            if nested:
-                raise InvalidError(
-                    f"a CSV file cannot hold the columns {', '.join(nested)}",
-                    hint="take text, and parse it in Spark",
-                )
+        self._check_format(given)
         return given
+
+    def _check_format(self, columns: pa.Schema | None) -> None:
+        if columns is None or self._settings.reading.format != "csv":
+            return
+        nested = simple_fields(columns)
+        if nested:
+            raise InvalidError(
+                f"a CSV file cannot hold the columns {', '.join(nested)}",
+                hint="take text, and parse it in Spark",
+            )
 
     def _check(self, database: Database, given: pa.Schema | None) -> pa.Schema | None:
         """Refuse what cannot work with the source and the table that are there.
@@ -210,10 +221,11 @@ class Ingest:
             stored = stored_columns(database.sources.ask(GetSource(self._settings.name)))
         if given is None and stored is None:
             # A table that was there before has columns: what is loaded fits them, or is rescued.
-            return target.columns()
+            given = target.columns()
         if given is not None:
             check_given(self._settings.name, given, stored)
         for columns in (stored, given):
             if columns is not None:
+                self._check_format(columns)
                 target.check(columns)
         return given

@@ -9,14 +9,16 @@ Inference    A value has a type (64-bit integers, doubles, booleans, text, array
              not look so. Give a schema for times, decimals and larger integers.
 Bounds       What files hold decides what is inferred, so that is bounded: arrays and structs
              LEVELS_MAX deep, what is deeper being text; FIELDS_MAX columns and fields in them,
-             what comes later being rescued. A schema that somebody gives is not.
+             what comes later being rescued. A schema that somebody gives is not. Rows are read so
+             many at a time that they have CELLS_MAX values.
 Invariant    merge_types is commutative up to the order of fields, associative and idempotent, so
              the schema does not depend on how a batch was cut into tasks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -44,6 +46,8 @@ TIMESTAMP = pa.timestamp("us", tz="UTC")
 LEVELS_MAX = 20
 #: Columns, and the fields of those that are structs: every reader of the table reads all of them.
 FIELDS_MAX = 2000
+#: Rows times columns that are in memory at once, of about 9 bytes each.
+CELLS_MAX = 2**24
 #: A name of a column, in characters.
 NAME_MAX = 255
 
@@ -149,7 +153,7 @@ def _depth(kind: pa.DataType) -> int:
 
 def fitting(fields: Iterable[pa.Field], known: pa.Schema) -> list[pa.Field]:
     """Those of the new fields that there is room for behind the known ones."""
-    room = FIELDS_MAX - sum(_field_count(field.type) for field in known)
+    room = FIELDS_MAX - field_count(known)
     found = []
     for field in fields:
         if room < 1:
@@ -164,20 +168,34 @@ def _field_count(kind: pa.DataType) -> int:
     return 1 + sum(_field_count(kind.field(at).type) for at in range(kind.num_fields))
 
 
+def field_count(columns: pa.Schema) -> int:
+    """Columns, and the fields in them."""
+    return sum(_field_count(field.type) for field in columns)
+
+
+class Merging:
+    """The narrowest schema of all that were added, in place: those of single lines are many."""
+
+    def __init__(self) -> None:
+        self._kinds: dict[str, pa.DataType] = {}
+
+    def add(self, columns: pa.Schema) -> None:
+        for field in columns:
+            if field.name in self._kinds:
+                self._kinds[field.name] = merge_types(self._kinds[field.name], field.type)
+            # More cannot become columns. Some of these cannot either, so it is not FIELDS_MAX.
+            elif len(self._kinds) < 2 * FIELDS_MAX:
+                self._kinds[field.name] = field.type
+
+    def schema(self) -> pa.Schema:
+        return pa.schema(list(self._kinds.items()))
+
+
 def merge_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
-    merged: dict[str, pa.DataType] = {}
+    merging = Merging()
     for schema in schemas:
-        merged = _merge_fields(merged, {field.name: field.type for field in schema})
-    return pa.schema(list(merged.items()))
-
-
-def _merge_fields(
-    left: Mapping[str, pa.DataType], right: Mapping[str, pa.DataType]
-) -> dict[str, pa.DataType]:
-    merged = dict(left)
-    for name, kind in right.items():
-        merged[name] = merge_types(merged[name], kind) if name in merged else kind
-    return merged
+        merging.add(schema)
+    return merging.schema()
 
 
 def merge_types(left: pa.DataType, right: pa.DataType) -> pa.DataType:
@@ -187,15 +205,29 @@ def merge_types(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if types.is_null(left):
         return right
     if types.is_struct(left) and types.is_struct(right):
-        fields = _merge_fields(
-            {each.name: each.type for each in left}, {each.name: each.type for each in right}
-        )
-        return pa.struct(list(fields.items()))
+        return _merge_structs(left, right)
     if types.is_list(left) and types.is_list(right):
         return pa.list_(pa.field("element", merge_types(left.value_type, right.value_type)))
     if _is_number(left) and _is_number(right):
         return _wider(left, right)
     return pa.string()
+
+
+def _merge_structs(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    new = [each for each in right if not _has(left, each)]
+    if not new:
+        return left
+    fields = {each.name: each.type for each in left}
+    for each in new:
+        known = fields.get(each.name, each.type)
+        fields[each.name] = merge_types(known, each.type)
+    # There is no room for so many, so it would be text in the end.
+    return pa.struct(list(fields.items())) if len(fields) <= FIELDS_MAX else pa.string()
+
+
+def _has(struct: pa.DataType, field: pa.Field) -> bool:
+    at = struct.get_field_index(field.name)
+    return bool(at >= 0 and struct.field(at).type == field.type)
 
 
 def _is_number(kind: pa.DataType) -> bool:
@@ -246,11 +278,11 @@ def given_schema(given: object) -> pa.Schema:
     """A user's schema: of Arrow, of Spark, its JSON, or DDL such as `id BIGINT, at TIMESTAMP`."""
     columns = _read_given(given)
     wanted = pa.schema([pa.field(field.name, delta_type(field.type)) for field in columns])
-    names = [field.name.casefold() for field in wanted]
-    for name in names:
+    names = Counter(field.name.casefold() for field in wanted)
+    for name, times in names.items():
         if not _can_be_a_name(name):
             raise InvalidError(f"{name!r} cannot be the name of a column")
-        if name in RESERVED or names.count(name) > 1:
+        if name in RESERVED or times > 1:
             raise InvalidError(
                 f"the schema has a column {name!r} that every table has"
                 if name in RESERVED

@@ -8,7 +8,7 @@ Not here     What an answer means for a message (source/local.py, coordinator.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from penstock.clock import Clock
@@ -25,6 +25,7 @@ from penstock.source.requests import (
     FailShards,
     Failure,
     GetSchema,
+    GetSource,
     ListPublishes,
     MarkExported,
     Move,
@@ -56,9 +57,10 @@ class Shared:
         stale_ms: int,
         ask: Callable[[Ask[Any]], Any],
         clock: Clock,
-        pause: Callable[[float], None],
+        pause: Callable[[float], object],
     ) -> None:
         self._source = source.id
+        self._name = source.name
         self._token = token
         self._stale_ms = stale_ms
         self._asked = ask
@@ -131,10 +133,11 @@ class Shared:
             lost += beaten.lost
         return Beaten(lost, beaten.lost_stagings)
 
-    def release(self, shards: Sequence[str]) -> None:
+    def release(self, shards: Sequence[str], reasons: Mapping[str, str]) -> None:
         """Others need not wait until they are stale."""
         for part in _parts(shards):
-            self._asked(ReleaseShards(self._source, self._token, part))
+            told = {each: reasons[each] for each in part if each in reasons}
+            self._asked(ReleaseShards(self._source, self._token, part, told))
 
     # -- what the export asks
 
@@ -143,6 +146,11 @@ class Shared:
 
     def schema(self) -> str:
         return self.ask(GetSchema(self._source)).schema
+
+    def behind(self) -> bool:
+        """Whether there are publishes that the table is not known to have."""
+        source = self.ask(GetSource(self._name))
+        return source.exported < source.published
 
     def mark(self, sequence: int) -> None:
         if sequence > self.exported:

@@ -21,6 +21,7 @@ from penstock.errors import InvalidError, UnavailableError
 from penstock.spark.ingest.files import bucket_store
 from penstock.store.disk import sync_folder
 from penstock.store.location import bucket_of, folder_of
+from penstock.store.reach import first_line
 
 SPLITS = "splits"
 
@@ -162,4 +163,4 @@ def _kinds(table: str) -> Iterator[None]:
     except OSError as error:
         raise UnavailableError(f"{table}: {error.strerror or error}") from error
     except BaseError as error:
-        raise UnavailableError(f"{table}: {error}") from error
+        raise UnavailableError(f"{table}: {first_line(error)}") from error

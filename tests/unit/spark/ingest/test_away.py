@@ -26,7 +26,7 @@ from penstock.errors import (
 )
 from penstock.source.queueport import Received
 from penstock.spark.ingest import coordinator, files, loader
-from penstock.spark.ingest.files import Stat, open_text, stat
+from penstock.spark.ingest.files import DeniedError, Stat, open_text, stat
 from penstock.spark.ingest.pieces import Piece
 from penstock.spark.ingest.readers import PieceReader, Reading
 from unit.spark.ingest.world import World
@@ -62,16 +62,41 @@ def test_a_run_that_ends_leaves_what_cannot_be_read_now_to_the_next_one(
         world.write(f"{n}.json", {"id": n})
     for _ in range(5):  # more often than a file may fail
         report = world.ingest(max_failures=3).run(once=True)
-        assert (report.files, report.failed) == (0, 0)
+        assert (report.files, report.failed, report.left) == (0, 0, 20)
         assert len(world.queue) == 20
-        assert {(s.phase, s.failures, s.token) for s in world.shards().values()} == {
-            ("open", 0, "")
-        }
+        for shard in world.shards().values():
+            assert (shard.phase, shard.failures, shard.token) == ("open", 0, "")
+            assert shard.error.endswith("connection refused")
         world.clock.moved += 31
     away.now = False
-    assert world.ingest(max_failures=3).run(once=True).files == 20
+    report = world.ingest(max_failures=3).run(once=True)
+    assert (report.files, report.left) == (20, 0)
     assert world.ids() == list(range(20))
     assert len(world.queue) == 0
+
+
+def test_what_comes_again_within_a_run_is_not_left(world: World, away: Away) -> None:
+    away.now = False
+    world.write("late.json", {"id": 0})
+    tried: list[int] = []
+
+    def away_at_first(uri: str) -> Stat:
+        away.now = uri.endswith("late.json") and not tried
+        tried.extend([1] * away.now)
+        return away.stat(uri)
+
+    def comes_again() -> None:
+        world.clock.moved += 31
+
+    world.spark.before = comes_again
+    world.write("other.json", {"id": 1})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader, "stat", away_at_first)
+        left = []
+        report = world.ingest(schema=ID).run(once=True, progress=lambda r: left.append(r.left))
+    assert (report.files, report.left) == (2, 0)
+    assert 1 in left
+    assert world.ids() == [0, 1]
 
 
 def test_others_are_loaded_and_acknowledged_meanwhile(
@@ -100,8 +125,8 @@ def test_a_run_that_goes_on_tries_again_until_the_store_is_back(
 
     monkeypatch.setattr(loader, "stat", back)
     monkeypatch.setattr(coordinator, "_AWAY_SECONDS", 0.001)
-    report = ingest.run(progress=lambda report: ingest.stop())
-    assert (report.files, report.failed, away.asked) == (1, 0, 4)
+    report = ingest.run(progress=lambda report: ingest.stop() if report.files else None)
+    assert (report.files, report.failed, report.left, away.asked) == (1, 0, 0, 4)
     assert world.ids() == [1]
 
 
@@ -192,7 +217,9 @@ def test_a_store_that_goes_away_while_a_file_is_read(
     ("error", "kind"),
     [
         (GenericError("error sending request"), UnavailableError),
-        (PermissionDeniedError("the token has expired"), UnavailableError),
+        (PermissionDeniedError("403 Forbidden"), DeniedError),
+        (PermissionError(errno.EACCES, "permission denied"), DeniedError),
+        (PermissionError(errno.EPERM, "operation not permitted"), DeniedError),
         (UnauthenticatedError("no credentials"), UnavailableError),
         (TimeoutError(errno.ETIMEDOUT, "timed out"), UnavailableError),
         (OSError(errno.EIO, "input/output error"), UnavailableError),
@@ -238,6 +265,7 @@ class Lost:
     ("error", "kind"),
     [
         (OSError("Generic S3 error: connection reset"), UnavailableError),
+        (OSError("The operation lacked the necessary privileges to complete"), DeniedError),
         (FileNotFoundError("Object at location k not found"), NotFoundError),
     ],
 )

@@ -155,3 +155,11 @@ def test_other_dialects() -> None:
     dialect = Dialect(delimiter=";", quote="'")
     assert parse(b"1;'a;b'\n", dialect=dialect)[0]["name"] == "a;b"
     assert parse(b'1|"a\n', dialect=Dialect(delimiter="|", quote=""))[0]["name"] == '"a'
+
+
+def test_a_header_of_very_many_columns_is_looked_at_once() -> None:
+    names = [f"gene_{n}" for n in range(100_000)]  # name by name it would take minutes
+    header = csvrows.header_of(",".join(names).encode(), Dialect())
+    assert header == names
+    with pytest.raises(InvalidError, match=r"twice: gene_5, gene_7$"):
+        csvrows.header_of(",".join([*names, "gene_7", "gene_5"]).encode(), Dialect())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,9 +13,10 @@ from deltalake import DeltaTable, Field
 from deltalake.schema import PrimitiveType
 
 from penstock.errors import CorruptError, InvalidError
-from penstock.spark.ingest import jsonlines, schema, task
+from penstock.spark.ingest import jsonlines, readers, schema, task
 from penstock.spark.ingest.jsonvalues import convert, load_line, type_of
 from penstock.spark.ingest.lines import split_lines
+from penstock.spark.ingest.pieces import Piece
 from penstock.spark.ingest.schema import LEVELS_MAX, as_stored, from_text, given_schema, settle
 from unit.spark.ingest.world import World
 
@@ -160,6 +161,99 @@ def test_a_struct_with_more_fields_than_there_is_room_for_is_text(
     assert world.rows("id", "s", "t", "_rescued_data") == [
         (1, json.dumps(struct).replace(" ", ""), {"u": 1}, None)
     ]
+
+
+def objects_in_one_line(n: int) -> Any:
+    return {"id": n, "l": [{f'{n} {m}" x': m} for m in range(80)] if n < 3 else []}
+
+
+OWN_NAMES: list[Callable[[int], Any]] = [
+    objects_in_one_line,
+    lambda n: {"id": n, f"k{n}": n},
+    lambda n: {"id": n, f"k{n % 60}": n},
+    lambda n: {"id": n, "u": {f":k{n}": {"x": n}}},
+    lambda n: {"id": n, "l": [{f'k{n} " {m}': m} for m in range(5)]},
+    lambda n: {"id": n, "s": f'{{"k{n}": 1}}'},
+]
+
+
+@pytest.mark.parametrize("make", OWN_NAMES)
+def test_lines_with_names_of_their_own_do_not_fill_memory(
+    monkeypatch: pytest.MonkeyPatch, make: Callable[[int], Any]
+) -> None:
+    lines = split_lines(b"\n".join(json.dumps(make(n)).encode() for n in range(400)), None)
+    known = pa.schema([("id", pa.int64())])
+    inferred, rows = jsonlines.infer(lines), jsonlines.parse(lines, known).to_pylist()
+    largest = [0]
+    read = jsonlines._read
+
+    def counting(*given: Any) -> pa.Table | None:
+        table = read(*given)
+        if table is not None:
+            largest[0] = max(largest[0], sum(cells(each) for each in table.columns))
+        return table
+
+    monkeypatch.setattr(jsonlines, "_read", counting)
+    monkeypatch.setattr(jsonlines, "CELLS_MAX", 4000)
+    for motley in (jsonlines._motley, lambda _: False):  # which is for speed alone
+        monkeypatch.setattr(jsonlines, "_motley", motley)
+        assert set(jsonlines.infer(lines)) == set(inferred)
+        assert jsonlines.parse(lines, known).to_pylist() == rows
+    assert 0 < largest[0] <= 4000
+
+
+def cells(column: pa.ChunkedArray | pa.Array) -> int:
+    """Places that Arrow made, at all levels."""
+    if isinstance(column, pa.ChunkedArray):
+        return sum(cells(each) for each in column.chunks)
+    if pa.types.is_struct(column.type):
+        return len(column) + sum(cells(each) for each in column.flatten())
+    return len(column) + (cells(column.flatten()) if pa.types.is_list(column.type) else 0)
+
+
+def test_a_file_whose_lines_have_names_of_their_own_is_loaded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(schema, "FIELDS_MAX", 10)
+    world.write("users.json", *({f"user{n}": n} for n in range(500)))
+    world.write("good.json", {"id": 1})
+    assert world.ingest().run(once=True).rows == 501
+    table = DeltaTable(world.table_path).to_pyarrow_table()
+    assert table.num_columns == 10 + 3
+    columns, rescued = table.schema.names[:10], table["_rescued_data"].to_pylist()
+    assert [json.loads(each).keys() & set(columns) for each in rescued if each] == [set()] * 491
+
+
+def test_a_struct_of_more_fields_than_there_is_room_for_is_merged_to_text(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(schema, "FIELDS_MAX", 3)
+    kinds = [pa.struct([(f"k{n}", pa.int64()), ("x", pa.int64())]) for n in range(4)]
+    merged = kinds[0]
+    for kind in kinds[1:]:
+        merged = schema.merge_types(merged, kind)
+    assert merged == pa.string()
+    assert schema.merge_types(kinds[0], kinds[1]).num_fields == 3
+
+
+@pytest.mark.parametrize("reading", ["json", "csv", "parquet"])
+def test_rows_of_many_columns_are_read_few_at_a_time(
+    world: World, monkeypatch: pytest.MonkeyPatch, reading: Literal["json", "csv", "parquet"]
+) -> None:
+    monkeypatch.setattr(readers, "CELLS_MAX", 40)
+    columns = pa.schema([(f"k{n}", pa.int64()) for n in range(20)])
+    path = world.files / "a"
+    text = {"json": '{"k1":1}\n' * 5, "csv": ",".join(columns.names) + "\n" + "1\n" * 5}
+    if reading == "parquet":
+        pq.write_table(pa.table({"k1": [1] * 5}), path)
+    else:
+        path.write_text(text[reading])
+    reader = readers.PieceReader(Piece(0, f"file://{path}"), readers.Reading(reading))
+    tables = list(reader.tables(columns))
+    assert [len(table) for table in tables] == [2, 2, 1]
+    positions = pa.concat_tables(tables)["_position"].to_pylist()
+    assert positions == sorted(set(positions))
+    assert reader.infer().names
 
 
 def test_a_name_of_thousands_of_characters_is_no_column(world: World) -> None:

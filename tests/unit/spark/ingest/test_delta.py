@@ -15,12 +15,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
 from penstock.clock import SystemClock
-from penstock.errors import InvalidError
-from penstock.source.requests import PublishRow, Split
+from penstock.errors import CorruptError, InvalidError, PenstockError, UnavailableError
+from penstock.source.requests import ListSources, PublishRow, Split
 from penstock.spark.ingest.delta import DeltaTarget, storage_options
 from penstock.spark.ingest.schema import table_schema, to_text
+from unit.spark.ingest.world import World
 
 COLUMNS = pa.schema([("id", pa.int64())])
 
@@ -141,3 +143,70 @@ def test_a_way_of_writing_that_guards_nothing_is_refused(monkeypatch: pytest.Mon
         storage_options("s3://bucket/table")
     monkeypatch.setenv("AWS_S3_ALLOW_UNSAFE_RENAME", "false")
     assert storage_options("s3://bucket/table") is not None
+
+
+# -- tables that cannot be read
+
+
+def a_file(table: Path) -> None:
+    table.write_text("not a table")
+
+
+def a_damaged_log(table: Path) -> None:
+    (table / "_delta_log").mkdir(parents=True)
+    (table / "_delta_log" / f"{0:020}.json").write_text("garbage\n")
+
+
+def a_log_that_is_a_file(table: Path) -> None:
+    table.mkdir()
+    (table / "_delta_log").write_text("not a folder")
+
+
+BROKEN: list[tuple[Callable[[Path], None], type[PenstockError], str]] = [
+    (a_file, InvalidError, r"is a file\nhint: a table is a folder"),
+    (
+        a_damaged_log,
+        CorruptError,
+        r"its log cannot be read: Kernel error: Json error: [^\n]*\nhint: restore",
+    ),
+    (a_log_that_is_a_file, UnavailableError, r"Generic LocalFileSystem error: [^\n\x1b]*directory"),
+]
+
+
+@pytest.mark.parametrize(("spoil", "kind", "told"), BROKEN)
+def test_a_table_that_cannot_be_read_says_why(
+    tmp_path: Path, spoil: Callable[[Path], None], kind: type[PenstockError], told: str
+) -> None:
+    spoil(tmp_path / "table")
+    target = Exporter(tmp_path / "table").target
+    for ask in (target.columns, target.version, lambda: target.check(COLUMNS)):
+        with pytest.raises(kind, match=told):
+            ask()
+
+
+@pytest.mark.parametrize(("spoil", "kind", "told"), BROKEN)
+def test_a_run_into_a_table_that_cannot_be_read_makes_no_source(
+    world: World, spoil: Callable[[Path], None], kind: type[PenstockError], told: str
+) -> None:
+    world.write("a.json", {"id": 1})
+    spoil(world.table_path)
+    with pytest.raises(kind):
+        world.ingest().run(once=True)
+    assert world.database.sources.ask(ListSources()).sources == []
+    assert len(world.queue) == 1
+
+
+def test_an_export_goes_on_when_the_table_can_be_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exporter = Exporter(tmp_path / "table")
+    load, errors = exporter.target._load, [OSError("away"), DeltaError("half of a log")]
+
+    def sometimes() -> Any:
+        if errors:
+            raise errors.pop()
+        return load()
+
+    monkeypatch.setattr(exporter.target, "_load", sometimes)
+    assert exporter() == 2
+    assert (ids(tmp_path / "table"), errors) == ([1, 2], [])

@@ -190,3 +190,42 @@ def test_row_groups_of_a_parquet_file_and_their_row_numbers(tmp_path: Path) -> N
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(CorruptError, match="damaged"):
         read(Piece(0, uri), PARQUET, ID)
+
+
+def parquet(tmp_path: Path, table: pa.Table) -> Piece:
+    pq.write_table(table, tmp_path / "a.parquet")
+    return Piece(0, f"file://{tmp_path}/a.parquet")
+
+
+def test_a_parquet_file_with_one_name_twice_is_refused(tmp_path: Path) -> None:
+    one = pa.array([1])
+    twice = pa.StructArray.from_arrays([one, one], names=["y", "y"])
+    cases = [
+        (pa.table([one, one, one], names=["id", "x", "x"]), "'x' twice"),
+        (pa.table({"id": one, "s": twice}), "'y' twice"),
+        (pa.table({"id": one, "l": pa.ListArray.from_arrays([0, 1], twice)}), "'y' twice"),
+    ]
+    for table, told in cases:
+        piece = parquet(tmp_path, table)
+        with pytest.raises(InvalidError, match=told):
+            read(piece, PARQUET, ID)
+        with pytest.raises(InvalidError, match=told):
+            PieceReader(piece, PARQUET).infer()
+
+
+def test_values_that_python_has_not_are_rescued(tmp_path: Path) -> None:
+    day = pa.array([10**7], pa.int32()).cast(pa.date32())
+    rows, _ = read(parquet(tmp_path, pa.table({"id": [1], "day": day})), PARQUET, ID)
+    assert [(row["id"], row["_rescued_data"]) for row in rows] == [
+        (1, '{"day": "10000000 days since 1970-01-01"}')
+    ]
+
+
+def test_a_column_too_deep_to_be_written_out_is_refused(tmp_path: Path) -> None:
+    value = pa.array([1])
+    for _ in range(1500):
+        value = pa.StructArray.from_arrays([value], names=["a"])
+    batch = pa.record_batch({"id": pa.array([1]), "deep": value})
+    reader = PieceReader(Piece(0, "file:///a.parquet"), PARQUET)
+    with pytest.raises(InvalidError, match="too deep"):
+        reader._conform(batch, ID)
