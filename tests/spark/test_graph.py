@@ -567,6 +567,12 @@ def test_a_graph_can_be_started_watched_and_stopped(
             db.stream("in").write(b"%d" % n)
             assert db.stream("out").read(n, 1, block=60)
         assert running.status().processors[0].processor == "copy"
-        running.stop()
-        assert running.wait("forever")["copy"].delivered == 3
+        heard: list[graphs.Report] = []
+
+        def hear(report: graphs.Report) -> None:
+            heard.append(report)
+            running.stop()
+
+        assert running.wait("forever", hear)["copy"].delivered == 3
+        assert [report["copy"].delivered for report in heard] == [3]
     assert data(db, "out") == [b"0", b"1", b"2"]

@@ -47,6 +47,7 @@ from penstock.graph.requests import (
     Tailer,
     TakeSnapshot,
 )
+from penstock.graph.rules import checked_name
 from penstock.graph.snapshot import choose_step, narrow_step, snapshot_step
 from penstock.graph.start import start_step
 from penstock.graph.state import (
@@ -94,6 +95,8 @@ class GraphRequests:
             case NoteFailure():
                 return await self._decide(failure_step(request))
             case ShowGraphs(graph):
+                if graph is not None:
+                    checked_name("graph", graph)
                 return await self._show(graph)
             case DropProcessor(graph, processor):
                 return await self._decide(drop_step(graph, processor))

@@ -15,8 +15,19 @@ from penstock.client.blocking import Blocking
 from penstock.client.graphbackend import GraphBackend
 from penstock.client.handles import AsyncHandle
 from penstock.client.thread import LoopThread, Work
-from penstock.errors import FencedError, InvalidError
-from penstock.graph.requests import Asks, Fenced, Look, Reply, Request
+from penstock.errors import FencedError, InvalidError, NotFoundError
+from penstock.graph.requests import (
+    Asks,
+    Changed,
+    DropProcessor,
+    Fenced,
+    Look,
+    RenameProcessor,
+    Reply,
+    Request,
+    ShowGraphs,
+)
+from penstock.graph.requests import Graphs as FoundGraphs
 
 if TYPE_CHECKING:
     from penstock.client.api import AsyncDatabase
@@ -41,15 +52,37 @@ class AsyncGraphs(AsyncHandle):
         if block_ms < 0:
             raise InvalidError(f"a look cannot wait {block_ms} ms")
 
+        sent = False
+
         async def errand(graphs: GraphBackend, left_ms: int | None) -> Reply:
+            nonlocal sent
+            again, sent = sent, True
             if isinstance(asked, Look):
                 return await graphs.ask(msgspec.structs.replace(asked, block_ms=left_ms or 0))
-            return await graphs.ask(asked)
+            try:
+                return await graphs.ask(asked)
+            except NotFoundError:
+                if again and await _is_done(graphs, asked):
+                    return Changed()
+                raise
 
         return _unless_fenced(self._database._run_graphs(errand, block_ms))
 
     async def close(self) -> None:
         self._closed = True
+
+
+async def _is_done(graphs: GraphBackend, request: Request) -> bool:
+    """What was sent again, and is not found any more: whether the first one did it."""
+    match request:
+        case DropProcessor():
+            return True
+        case RenameProcessor(graph, _, to):
+            found = await graphs.ask(ShowGraphs(graph))
+            assert isinstance(found, FoundGraphs), "the status of graphs"
+            return any(each.processor == to for each in found.graphs[0].processors)
+        case _:
+            return False
 
 
 async def _unless_fenced(work: Work[Reply]) -> Reply:

@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.codec.backing import AttemptRow
-from penstock.codec.catalogue import CatalogueRow, check_name, encode_catalogue_row
+from penstock.codec.catalogue import CatalogueRow, encode_catalogue_row
 from penstock.codec.keys import Kind, backing_key, name_key, processor_key
 from penstock.codec.processor import Reset
 from penstock.errors import ConflictError, InvalidError, NotFoundError
 from penstock.graph.change import Change
 from penstock.graph.inputs import command, compare
 from penstock.graph.requests import Changed, Opened, ProcessorStatus, Topology
-from penstock.graph.rules import check_processor_name
+from penstock.graph.rules import check_topology, checked_name
 from penstock.graph.state import (
     ProcessorState,
     holder,
@@ -79,7 +79,6 @@ def drop_step(graph: str, processor: str) -> Step:
 
 def rename_step(graph: str, processor: str, to: str) -> Step:
     """-> Changed. A step under way keeps the name that its messages are hashed with."""
-    check_processor_name(graph, to)
     name, renamed = processor_name(graph, processor), processor_name(graph, to)
 
     async def load(view: View) -> None:
@@ -142,11 +141,12 @@ def check_graph(
     graph: str, stored: Sequence[ProcessorState], topologies: Sequence[Topology]
 ) -> Opened:
     """Whether what is stored of a graph fits what it is now."""
-    check_name("graph", graph)
+    checked_name("graph", graph)
     declared = {each.id: each for each in topologies}
     for topology in topologies:
         if topology.graph != graph:
-            raise InvalidError(f"processor {topology.id} is none of graph {graph!r}")
+            raise InvalidError(f"processor {topology.id!r} is none of graph {graph!r}")
+        check_topology(topology)
     for state in stored:
         name = state.row.name
         if name not in declared:
@@ -188,4 +188,5 @@ def show_processor(view: View, state: ProcessorState, seen_ms: int | None) -> Pr
         seen_ms=seen_ms,
         reset=row.reset is not Reset.NO,
         position=row.position,
+        on_evicted=row.on_evicted.name.lower(),  # type: ignore[arg-type]
     )

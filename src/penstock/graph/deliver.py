@@ -12,8 +12,8 @@ import numpy as np
 
 from penstock.codec.backing import HASH_BYTES, WrittenRow
 from penstock.codec.keys import staged_key
-from penstock.codec.node import Body, decode_body, decode_header, decode_node
-from penstock.errors import CorruptError, InvalidError
+from penstock.codec.node import Body, decode_node
+from penstock.errors import InvalidError
 from penstock.graph.change import Change
 from penstock.graph.outputs import INLINE_BYTES_MAX
 from penstock.graph.requests import CommitStep, Output
@@ -21,6 +21,7 @@ from penstock.log.append import append_step
 from penstock.log.catalogue import LogName, find_target, load_target, stream_name
 from penstock.log.decision import Step, View
 from penstock.log.link import link_step
+from penstock.log.outside import take_node
 from penstock.log.staging import load_staging
 
 
@@ -106,12 +107,8 @@ def _part(output: Output) -> Part:
     bodies: list[Body] = []
     meta = b""
     for i, value in enumerate(output.nodes):
-        what = f"node {i} for stream {output.stream!r}"
-        try:
-            node = decode_node(value, what)  # every column of it
-            bodies.append(decode_body(decode_header(value, what), value, what))
-        except CorruptError as error:
-            raise InvalidError(str(error)) from None
+        node, body = take_node(value, f"node {i} for stream {output.stream!r}")
+        bodies.append(body)
         if node.meta is None or not (np.diff(node.meta.table) == HASH_BYTES).all():
             raise _unhashed(output.stream)
         meta = meta or _hash(node.meta_list(0, 1)[0], output.stream)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.codec.backing import AttemptRow, ChoiceRow, SnapshotRow
+from penstock.codec.processor import Reset
 from penstock.graph.requests import ChooseInput, CommitStep, Fenced, NarrowStep, TakeSnapshot
 from penstock.graph.state import ProcessorState, load_processor, processor_state_key
 from penstock.log.decision import Decision, Now, Step, View
@@ -36,8 +37,9 @@ def processor_step(processor_id: int, body: Body) -> Step:
 def overtaken(state: ProcessorState, epoch: int) -> Fenced | None:
     if epoch == state.row.epoch:
         return None
+    what = "started again" if state.row.reset is Reset.NO else "reset"
     return Fenced(
-        f"processor {state.row.name} was started again: this runner's epoch is {epoch}, "
+        f"processor {state.row.name} was {what}: this runner's epoch is {epoch}, "
         f"the latest one {state.row.epoch}"
     )
 

@@ -10,6 +10,8 @@ New          A processor that never ran begins at the first entry of each input.
 
 from __future__ import annotations
 
+import shlex
+
 from penstock.codec.processor import (
     OnEvicted,
     ProcessorKind,
@@ -70,7 +72,7 @@ def _words(inputs: dict[str, str]) -> str:
 
 def command(verb: str, row: ProcessorRow) -> str:
     """What to type; in the text of an error, which goes over the wire without its hint."""
-    return f"penstock graph {verb} {' '.join(row.name.split('/'))}"
+    return shlex.join(("penstock", "graph", verb, *row.name.split("/")))
 
 
 def _same_streams(change: Change) -> None:

@@ -13,7 +13,8 @@ The steps    of the specification: 1-3 Ask(TakeSnapshot), on the first attempt o
              Run, 4a Ask(ChooseInput), on the first attempt of an alts only; 5-6 Run; 7-8
              Ask(CommitStep); 9 the loop.
 Which range  of a pipe, fork or sink: what is there; of a join: as many as all inputs have; of an
-             alts: of the next input that has something, round robin. Never more than the bound.
+             alts: of the next input that has something, round robin. Never more messages than the
+             bound, nor more bytes: of those about, by what an entry of the stream takes by then.
 Not here     what the broker decides (snapshot.py, commit.py), back-off and threads (spark/).
 """
 
@@ -88,38 +89,50 @@ def processor_steps(
     topology: Topology,
     *,
     step_max: int,
+    step_bytes: int | None = None,
     known: int | None = None,
     narrows: bool = True,
     first_max: int | None = None,
 ) -> Generator[Effect, Answer, None]:
-    """`step_max`: messages of one step. `known`: the processor's number, of a runner that had it
-    before. With `narrows` a range that keeps failing is halved. `first_max`: messages of the first
-    step: nothing is stored of what at_least_once has under way, so its runner narrows by itself."""
+    """`step_max`, `step_bytes`: messages of one step, and what they take of each stream. `known`:
+    the processor's number, of a runner that had it before. With `narrows` a range that keeps
+    failing is halved. `first_max`: messages of the first step: nothing is stored of what
+    at_least_once has under way, so its runner narrows by itself."""
     started = yield Ask(Start(topology, known))
     assert isinstance(started, Started), _unexpected(started)
     if topology.kind == "source":
         yield from _source_steps(topology, started)
         return
-    machine = _Machine(topology, started, step_max, first_max)
+    machine = _Machine(topology, started, step_max, step_bytes, first_max)
     yield from machine.recover(narrows=narrows)
     while True:
         yield from machine.step()
 
 
 def plan_ranges(
-    kind: str, tailers: Sequence[Tailer], step_max: int, last_chosen: str | None
+    kind: str,
+    tailers: Sequence[Tailer],
+    step_max: int,
+    last_chosen: str | None,
+    step_bytes: int | None = None,
 ) -> list[Range]:
     """The next step's ranges, of all inputs; all of them empty: there is nothing to do."""
+    counts = [min(step_max, each.available, _fitting(each, step_bytes)) for each in tailers]
     if kind == "join":
-        count = min(step_max, *(tailer.available for tailer in tailers))
-        return [Range(t.alias, t.position, t.position + count) for t in tailers]
-    if kind == "alts":
+        counts = [min(counts)] * len(tailers)
+    elif kind == "alts":
         chosen = _next_input(tailers, last_chosen)
-        return [
-            Range(t.alias, t.position, t.position + min(step_max, t.available) * (t is chosen))
-            for t in tailers
-        ]
-    return [Range(t.alias, t.position, t.position + min(step_max, t.available)) for t in tailers]
+        counts = [n * (t is chosen) for n, t in zip(counts, tailers, strict=True)]
+    return [
+        Range(t.alias, t.position, t.position + n) for n, t in zip(counts, tailers, strict=True)
+    ]
+
+
+def _fitting(tailer: Tailer, step_bytes: int | None) -> int:
+    """At least one: a message that is larger goes alone."""
+    if step_bytes is None or not tailer.mean_bytes:
+        return tailer.available
+    return max(1, int(step_bytes / tailer.mean_bytes))
 
 
 def _next_input(tailers: Sequence[Tailer], last_chosen: str | None) -> Tailer | None:
@@ -131,7 +144,12 @@ def _next_input(tailers: Sequence[Tailer], last_chosen: str | None) -> Tailer | 
 
 class _Machine:
     def __init__(
-        self, topology: Topology, started: Started, step_max: int, first_max: int | None
+        self,
+        topology: Topology,
+        started: Started,
+        step_max: int,
+        step_bytes: int | None,
+        first_max: int | None,
     ) -> None:
         self._topology = topology
         self._started = started
@@ -142,6 +160,7 @@ class _Machine:
         self._step_max = step_max
         if topology.semantics == "at_most_once":
             self._step_max = min(step_max, AT_MOST_ONCE_MAX)
+        self._step_bytes = step_bytes
         self._next_max = self._step_max if first_max is None else min(first_max, self._step_max)
 
     def recover(self, *, narrows: bool) -> Generator[Effect, Answer, None]:
@@ -181,7 +200,11 @@ class _Machine:
         looked = False
         while True:
             ranges = plan_ranges(
-                self._topology.kind, self._tailers, self._next_max, self._last_chosen
+                self._topology.kind,
+                self._tailers,
+                self._next_max,
+                self._last_chosen,
+                self._step_bytes,
             )
             if _longest(ranges) and (looked or self._topology.on_evicted != "skip"):
                 return ranges

@@ -9,6 +9,7 @@ Not here     what is stored of it (state.py), how it runs (spark/).
 
 from __future__ import annotations
 
+import functools
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -20,7 +21,7 @@ import msgspec
 from penstock.errors import InvalidError
 from penstock.graph.cycles import find_cycle
 from penstock.graph.message import Stop
-from penstock.graph.requests import Input, Kind, Semantics, Topology
+from penstock.graph.requests import Input, Kind, OnEvicted, Semantics, Topology
 from penstock.graph.rules import (
     HASH_ARGUMENT,
     Function,
@@ -38,7 +39,6 @@ from penstock.graph.rules import (
 )
 
 F = TypeVar("F", bound=Function)
-OnEvicted = Literal["stop", "skip"]
 
 #: Where the runner is: the one place above this layer that is reached from here, by name.
 RUNNER = "penstock.spark.graphs"
@@ -307,6 +307,14 @@ class Graph:
         checked_location(location)
         runner = importlib.import_module(RUNNER)
         return runner.run(self, location, spark=spark, until=until, **options)
+
+    def __reduce__(self) -> Any:
+        """Without its processors: a function that says `graph.Stop` refers to the graph, and would
+        take all the other functions to Spark's workers, and what those refer to."""
+        made = functools.partial(
+            Graph, errors=self.errors, semantics=self.semantics, cycles=self.cycles
+        )
+        return made, (self.name,)
 
     def __repr__(self) -> str:
         return f"<penstock.Graph {self.name!r} of {len(self._processors)} processors>"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from penstock.codec.processor import OnEvicted, ProcessorKind
+from penstock.codec.scalars import encode_utf8
 from penstock.graph.change import Change
 from penstock.graph.guard import overtaken, processor_step
 from penstock.graph.requests import Looked, Noted, NoteFailure
@@ -20,7 +21,8 @@ def failure_step(request: NoteFailure) -> Step:
         if (fenced := overtaken(state, request.epoch)) is not None:
             return Decision(reply=fenced)
         change = Change(view, now, state)
-        text = request.text[:FAILURE_CHARS_MAX].encode("utf-8", "replace").decode()
+        text = request.text[:FAILURE_CHARS_MAX]
+        encode_utf8(text, "the text of a failure")  # or InvalidError, as over the wire
         retry_ms = 0 if request.retry_ms is None else now.ms + max(request.retry_ms, 0)
         change.set(failure=text or "unknown", failed_ms=now.ms, retry_ms=retry_ms)
         return change.finish(Noted())

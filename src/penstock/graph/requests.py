@@ -10,6 +10,8 @@ Fencing      Start raises the epoch. Whatever comes with an older epoch, or with
              the backing queue has, is answered with `Fenced` (a handle raises FencedError) and
              writes nothing. A runner waits for each answer before it asks the next thing.
 Repetition   Every request may be sent again after a lost answer: it is answered as the first time.
+             (Drop and Rename are NotFoundError by then: whoever sends them again knows that, and
+             answers for them, client/graphs.py.)
 Semantics    exactly_once   as above.
              at_least_once  TakeSnapshot and ChooseInput write nothing; CommitStep names the ranges.
              at_most_once   TakeSnapshot moves the positions too (of at most AT_MOST_ONCE_MAX
@@ -29,6 +31,7 @@ R = TypeVar("R")
 
 Kind = Literal["source", "pipe", "join", "alts", "fork", "sink"]
 Semantics = Literal["exactly_once", "at_least_once", "at_most_once"]
+OnEvicted = Literal["stop", "skip"]
 
 #: What a crash can lose of an at_most_once processor: one step.
 AT_MOST_ONCE_MAX = 1000
@@ -49,7 +52,7 @@ class Topology(msgspec.Struct, frozen=True):
     outputs: list[str]
     errors: str | None = None
     semantics: Semantics = "exactly_once"
-    on_evicted: Literal["stop", "skip"] = "stop"
+    on_evicted: OnEvicted = "stop"
 
     @property
     def id(self) -> str:
@@ -82,10 +85,16 @@ class Tailer(msgspec.Struct, frozen=True):
     position: int  # the next offset to read
     first: int  # of the stream, now
     next: int
+    stored_bytes: int = 0  # of all its entries
 
     @property
     def available(self) -> int:
         return max(0, self.next - self.position)
+
+    @property
+    def mean_bytes(self) -> float:
+        """What an entry takes."""
+        return self.stored_bytes / max(1, self.next - self.first)
 
 
 # ---- replies -----------------------------------------------------------------------------------
@@ -180,6 +189,7 @@ class ProcessorStatus(msgspec.Struct, frozen=True):
     seen_ms: int | None  # when its runner last asked something, of the broker that serves now
     reset: bool  # waits for a Start that brings the new inputs
     position: bytes | None = None  # of a source
+    on_evicted: OnEvicted = "stop"
 
 
 class GraphStatus(msgspec.Struct, frozen=True):
@@ -346,7 +356,10 @@ Request = (
 
 
 def encode_request(request: Request) -> bytes:
-    return msgspec.json.encode(request)
+    try:
+        return msgspec.json.encode(request)
+    except (UnicodeEncodeError, OverflowError) as error:
+        raise InvalidError(f"a graph request is told in JSON: {error}") from None
 
 
 def encode_reply(reply: Reply) -> bytes:

@@ -7,7 +7,8 @@ Rules        R1  A processor's name is unique within its graph; graph and proces
              R2  A processor reads a stream once. Its outputs and its error stream are different.
              R3  A kind has its number of inputs and outputs.
              R4  The arguments of a function fit its kind: one message; of a join, one argument per
-                 alias; of a source, `position` or nothing. `delivery_hash` may be asked for by all.
+                 alias; of a source, `position` or nothing. `delivery_hash` may be asked for by all
+                 others.
 """
 
 from __future__ import annotations
@@ -20,11 +21,12 @@ from typing import Any, Final, get_args
 
 from penstock.codec.catalogue import NAME_BYTES_MAX, check_name
 from penstock.errors import InvalidError
-from penstock.graph.requests import Topology
+from penstock.graph.requests import Kind, OnEvicted, Semantics, Topology
 
 Function = Callable[..., Any]
 
 HASH_ARGUMENT: Final = "delivery_hash"
+_CHOICES: Final = {"kind": Kind, "semantics": Semantics, "on_evicted": OnEvicted}
 
 
 def check_processor_name(graph: str, processor: str) -> None:
@@ -41,12 +43,16 @@ def check_topology(topology: Topology) -> None:
     """What can be said of one processor alone; for the broker too, whoever declares it."""
     check_processor_name(topology.graph, topology.processor)
     who = topology.id
+    for field in ("kind", "semantics", "on_evicted"):
+        one_of(f"{who}: {field}", getattr(topology, field), _CHOICES[field])
     streams = [each.stream for each in topology.inputs]
     for stream in (*streams, *topology.outputs):
         checked_stream(stream)
     if topology.errors is not None:
         checked_stream(topology.errors)
     aliases = [each.alias for each in topology.inputs]
+    for alias in aliases:
+        check_name("input", alias)
     for what, names in (("input", streams), ("input", aliases), ("output", topology.outputs)):
         if len(set(names)) < len(names):
             twice = next(name for name, count in Counter(names).items() if count > 1)
@@ -78,6 +84,8 @@ def check_arguments(topology: Topology, function: Function, *, frames: bool) -> 
     named = {each.name for each in parameters}
     wants = {HASH_ARGUMENT} & named
     if topology.kind == "source":
+        if HASH_ARGUMENT in wants:
+            raise InvalidError(f"{who}: a source has no {HASH_ARGUMENT}: it has no message")
         wants |= {"position"} if parameters else set()
     expected = _expected(topology, parameters)
     bound: dict[str, None] = dict.fromkeys(wants & {HASH_ARGUMENT})

@@ -29,6 +29,7 @@ from penstock.codec.processor import ProcessorKind, ProcessorRow, decode_process
 from penstock.errors import CorruptError
 from penstock.graph.hashes import step_hash
 from penstock.graph.requests import Pending, Range, Tailer
+from penstock.graph.rules import check_processor_name
 from penstock.log.catalogue import LogName, Shows
 from penstock.log.decision import StateKey, View
 from penstock.log.state import LogState, load_log, state_key
@@ -53,6 +54,7 @@ class ProcessorState(msgspec.Struct, frozen=True):
 
 
 def processor_name(graph: str, processor: str) -> LogName:
+    check_processor_name(graph, processor)
     return LogName(Kind.GRAPH, f"{graph}/{processor}".encode())
 
 
@@ -167,6 +169,6 @@ def show_tailers(view: Shows, row: ProcessorRow) -> list[Tailer]:
     found: list[Tailer] = []
     for each in row.inputs:
         log: LogState | None = view.state(state_key(each.stream_id))
-        first, end = (0, 0) if log is None else (log.first, log.next)
-        found.append(Tailer(each.alias, each.stream, each.stream_id, each.position, first, end))
+        reach = (0, 0, 0) if log is None else (log.first, log.next, log.stored_bytes)
+        found.append(Tailer(each.alias, each.stream, each.stream_id, each.position, *reach))
     return found

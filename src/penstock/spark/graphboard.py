@@ -23,7 +23,7 @@ class Ended(Exception):  # noqa: N818  # the end of a run, not an error
 
 class Board:
     def __init__(self, topologies: Sequence[Topology]) -> None:
-        self._first = topologies[0].processor
+        self._graph, self._first = topologies[0].graph, topologies[0].processor
         self._lock = threading.Lock()
         self._names = {topology.processor for topology in topologies}
         self._busy = set(self._names)
@@ -81,11 +81,19 @@ class Board:
         if self._over.wait(seconds):
             raise Ended
 
-    def owns(self, status: GraphStatus) -> bool:
-        """Whether this runner is the one that the graph belongs to."""
-        return any(
-            each.processor == self._first and each.epoch == self._epochs.get(self._first)
-            for each in status.processors
+    def lost(self, status: GraphStatus) -> str | None:
+        """Why the graph is not this runner's any more; None: it is."""
+        first = next((each for each in status.processors if each.processor == self._first), None)
+        name = f"{self._graph}/{self._first}"
+        if first is None:
+            return f"{name} was dropped or renamed while it ran"
+        # A reset raises the epoch too, and takes the graph from nobody.
+        if first.epoch - first.reset == self._epochs.get(self._first):
+            return None
+        return (
+            f"{name} was reset while it ran"
+            if first.reset
+            else (f"{name} was taken over by another runner")
         )
 
     def fail(self, error: BaseException) -> None:

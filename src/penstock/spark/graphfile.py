@@ -73,7 +73,7 @@ def _load(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InvalidError(
             f"{path}{_line(path, error)}: {type(error).__name__}: {error}"

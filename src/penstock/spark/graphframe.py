@@ -6,7 +6,9 @@ Contract     `FrameJob.run(attempt)` calls the function with a frame of the step
              `delivery_hash`. It gives a frame with data (binary or text) and, if wanted, tag; of a
              fork a dict of them, stream -> frame. Rows follow `order_by`, and carry the hash of the
              step with their number in that order.
-Errors       Every exception is unhandled here: there is no message that it belongs to.
+Errors       Every exception is unhandled here, a SystemExit too: it belongs to no message. A frame
+             reads its stream by name, and when it likes: one that was deleted and made anew by then
+             is found out behind it, and nothing is committed.
 Bounds       The outputs of one step pass through the driver.
 """
 
@@ -28,7 +30,7 @@ from penstock.graph.outputs import pack
 from penstock.graph.requests import Output
 from penstock.spark.graphjob import StepError, ranges_of, why
 from penstock.spark.graphlay import Laying
-from penstock.spark.graphread import InputRange
+from penstock.spark.graphread import InputRange, check_same
 from penstock.spark.session import register
 from penstock.spark.sinks import TableSink
 
@@ -55,10 +57,10 @@ class FrameJob:
         inputs = ranges_of(attempt)
         try:
             made = self._call(attempt, inputs)
-            if self._topology.kind == "sink":
-                return Outcome(nil=inputs[0].end - inputs[0].start)
-            tables = self._tables(made)
-        except Exception as error:
+            tables = {} if self._topology.kind == "sink" else self._tables(made)
+            for each in inputs:
+                check_same(self._bulk, each)
+        except BaseException as error:
             raise StepError(why(error)) from error
         return self._outcome(attempt, inputs, tables)
 

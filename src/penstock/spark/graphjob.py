@@ -21,13 +21,18 @@ from typing import TYPE_CHECKING, Any
 from penstock.client.bulk import Bulk
 from penstock.clock import SystemClock
 from penstock.errors import InvalidError, PenstockError
+from penstock.graph.hashes import message_hash
 from penstock.graph.machine import Outcome, Run
+from penstock.graph.message import Message
 from penstock.graph.model import Processor
 from penstock.graph.requests import Output
+from penstock.spark.graphcall import Failure, described
 from penstock.spark.graphfile import travels_by_value
 from penstock.spark.graphread import InputRange
-from penstock.spark.graphwork import Done, Landed, Work
+from penstock.spark.graphrefuse import stage_errors
+from penstock.spark.graphwork import SAMPLES, Done, Landed, Work
 from penstock.spark.sinks import Delivery, TableSink, Target
+from penstock.words import counted
 
 if TYPE_CHECKING:
     from pyspark.core.context import SparkContext
@@ -105,43 +110,73 @@ class Job:
         if stopped is not None:
             self._abandon(work.key)
             raise StepError(stopped)
-        return self._put_together(attempt, inputs, found)
+        return self._put_together(attempt, inputs, found, work.key)
 
     def _put_together(
-        self, attempt: Run, inputs: Sequence[InputRange], found: list[Done]
+        self, attempt: Run, inputs: Sequence[InputRange], found: list[Done], key: bytes
     ) -> Outcome:
         topology = self._topology
-        log_failures(topology.id, found)
-        if self._target is not None:
-            self._target.write(
-                Delivery(
-                    topology.id,
-                    f"penstock {attempt.started.uid} {inputs[0].stream_id}",
-                    inputs[0].end,
-                    [row for done in found for row in done.rows],
-                    inputs[0].start,
-                    [offset for done in found for offset in done.failed],
-                )
-            )
+        _log_failures(
+            topology.id,
+            [sample for done in found for sample in done.samples],
+            sum(done.handled for done in found),
+        )
+        # Rows of a ready-made sink are no entries: those messages end here.
+        ended = {row.offset for done in found for row in done.rows}
+        refused = self._write(attempt, inputs, found)
+        _log_failures(topology.id, refused, len(refused))
         outputs = [
             _output(stream, [done.outputs[i] for done in found])
             for i, stream in enumerate(topology.outputs)
         ]
         errors = None
-        if topology.errors is not None:
-            errors = _output(topology.errors, [done.errors for done in found])
+        failed = [done.errors for done in found]
         stagings = {done.staging for done in found if done.staging is not None}
+        if topology.errors is not None:
+            if refused:
+                staging, failed = stage_errors(self._bulk, key, failed, refused)
+                stagings.add(staging)
+            errors = _output(topology.errors, failed)
         if len(stagings) > 1:
             # The lease of the first one was over before its last task was done.
             raise StepError("what the first tasks had staged is gone")
         return Outcome(
             outputs=[output for output in outputs if output is not None],
             errors=errors,
-            # Rows of a ready-made sink are no entries: those messages end here.
-            nil=sum(done.nil for done in found) + len({r.offset for d in found for r in d.rows}),
+            nil=sum(done.nil for done in found)
+            + len(ended)
+            - (0 if topology.errors is None else len(refused)),
             staging=next(iter(stagings), None),
             skipped=sum(done.skipped for done in found),
         )
+
+    def _write(
+        self, attempt: Run, inputs: Sequence[InputRange], found: list[Done]
+    ) -> list[Failure]:
+        """-> what a ready-made sink did not take"""
+        if self._target is None:
+            return []
+        topology, (read,) = self._topology, inputs
+        refused = self._target.write(
+            Delivery(
+                topology.id,
+                f"penstock {attempt.started.uid} {read.stream_id}",
+                read.end,
+                [row for done in found for row in done.rows],
+                read.start,
+                [offset for done in found for offset in done.failed],
+            )
+        )
+        return [
+            described(
+                topology.graph,
+                topology.processor,
+                [Message(b"", stream=read.stream, offset=offset)],
+                error,
+                message_hash(attempt.processor_id, [(read.stream_id, offset)]),
+            )
+            for offset, error in sorted(refused.items())
+        ]
 
     def _abandon(self, key: bytes) -> None:
         """Else it would go when its lease is over."""
@@ -177,19 +212,18 @@ def _output(stream: str, landed: Sequence[Landed]) -> Output | None:
     )
 
 
-def log_failures(processor_id: str, found: Sequence[Done]) -> None:
-    handled = sum(done.handled for done in found)
-    samples = [sample for done in found for sample in done.samples][:3]
-    for sample in samples:
+def _log_failures(processor_id: str, samples: Sequence[Failure], handled: int) -> None:
+    for sample in samples[:SAMPLES]:
         _log.warning("%s: %s", processor_id, sample.text)
-    if handled > len(samples):
-        _log.warning("%s: %d more messages failed", processor_id, handled - len(samples))
+    if handled > SAMPLES:
+        more = counted(handled - SAMPLES, "more message", "more messages")
+        _log.warning("%s: %s failed", processor_id, more)
 
 
 def why(error: BaseException) -> str:
     """Of a failed job, in a line: Spark's own words are pages."""
     text = str(error)
-    if "Python worker exited unexpectedly" in text or "crashed" in text:
+    if "Python worker exited unexpectedly" in text:
         return "a Python worker was killed or crashed"
     # The last line of a Python traceback that Spark quotes.
     quoted = re.findall(r"^(?:[\w.]*(?:Error|Exception|Exit|Interrupt))\b.*$", text, re.MULTILINE)

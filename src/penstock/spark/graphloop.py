@@ -6,8 +6,9 @@ Contract     `Loop.run` returns when the run is over. An unhandled failure is no
              twice is narrowed at the next start (graph/machine.py), so that a message that fails
              always ends up alone. Of at_least_once nothing is stored that could be narrowed: this
              runner does it, with the bound of its next step. Other processors go on meanwhile.
-Fenced       Another runner took the processor over. Then the whole run ends with FencedError,
-             unless this runner is the graph's owner (graphboard.py): then it takes it back.
+Fenced       Another runner took the processor over, or somebody changed it. Then the whole run ends
+             with FencedError, unless this runner is the graph's owner (graphboard.py): then it
+             starts the processor again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from penstock.errors import FencedError, InvalidError, PenstockError
+from penstock.errors import FencedError, InvalidError, NotFoundError, PenstockError
 from penstock.graph.machine import TRIES_MAX, Ask, Idle, Outcome, Run, processor_steps
 from penstock.graph.model import Processor
 from penstock.graph.requests import (
@@ -65,7 +66,8 @@ class Loop:
         door: Door,
         board: Board,
         attempts: Callable[[], Attempts],
-        step_max: Callable[[], int],
+        step_max: int,
+        step_bytes: int | None = None,
     ) -> None:
         self._processor = processor
         self._topology = processor.topology
@@ -73,6 +75,7 @@ class Loop:
         self._board = board
         self._attempts = attempts
         self._step_max = step_max
+        self._step_bytes = step_bytes
         self._started: Started | None = None
         #: The range that is under way, and how often it failed in a row.
         self._range: tuple[int, list[Range]] | None = None
@@ -100,7 +103,11 @@ class Loop:
         attempts = self._attempts()
         known = None if self._started is None else self._started.processor
         steps = processor_steps(
-            topology, step_max=self._step_max(), known=known, first_max=self._narrowed()
+            topology,
+            step_max=self._step_max,
+            step_bytes=self._step_bytes,
+            known=known,
+            first_max=self._narrowed(),
         )
         effect = next(steps)
         while True:
@@ -114,7 +121,12 @@ class Loop:
                     answer = self._door.ask(request)
                     self._learn(answer)
                 case Run():
-                    self._board.unpark(name)
+                    # One that is parked stays so while its function looks for more, which may take
+                    # long: what that yields is under way when it is committed.
+                    if topology.kind == "source":
+                        self._board.check()
+                    else:
+                        self._board.unpark(name)
                     self._begin(effect)
                     answer = attempts.run(effect)
                 case Idle():
@@ -146,10 +158,10 @@ class Loop:
 
     def _failed(self, error: Exception) -> None:
         topology = self._topology
-        if isinstance(error, FencedError) and not self._owns():
+        if isinstance(error, FencedError) and (lost := self._lost()) is not None:
             raise FencedError(
-                f"{topology.id} was taken over by another runner: {error}",
-                hint="one runner of a graph at a time; this one has ended, the other goes on",
+                f"{lost}: {error}",
+                hint="one runner of a graph at a time; this one has ended, and nothing is lost",
             ) from error
         self._board.tried(topology.processor)
         self._failures += 1
@@ -187,13 +199,15 @@ class Loop:
             # The store cannot be reached, or somebody took over: the next start says so.
             _log.debug("%s: the failure was not noted: %s", self._topology.id, error)
 
-    def _owns(self) -> bool:
+    def _lost(self) -> str | None:
+        """Why the graph is not this runner's any more; None: it is."""
         try:
-            return self._board.owns(ask_status(self._door, self._topology.graph))
+            return self._board.lost(ask_status(self._door, self._topology.graph))
+        except NotFoundError:
+            return self._board.lost(GraphStatus(self._topology.graph, []))
         except PenstockError as error:
             # Nobody says that the graph is this runner's: then it is not, and the run ends fenced.
-            _log.debug("%s: whose graph it is was not told: %s", self._topology.id, error)
-            return False
+            return f"{self._topology.id} was fenced, and nobody says whose it is ({error})"
 
 
 def ask_status(door: Door, graph: str) -> GraphStatus:

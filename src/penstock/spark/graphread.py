@@ -91,20 +91,27 @@ class Reading:
     def _check(self, wanted: InputRange, found: FoundRows) -> None:
         if not found.count.evicted or self._skips:
             return
-        size = self._bulk.log_size(stream_name(wanted.stream))
-        if size.log_id != wanted.stream_id:
-            raise InvalidError(
-                f"stream {wanted.stream} was deleted while the graph read it",
-                hint="penstock graph reset: the processor begins with the stream of that name",
-            )
-        if size.first > wanted.start:
-            raise evicted(wanted.stream, wanted.start, size.first)
+        first = check_same(self._bulk, wanted)
+        if first > wanted.start:
+            raise evicted(wanted.stream, wanted.start, first)
+
+
+def check_same(bulk: Bulk, wanted: InputRange) -> int:
+    """InvalidError where the stream is another one by now; ids are never used again, so until now
+    it was this one. -> its first offset"""
+    size = bulk.log_size(stream_name(wanted.stream))
+    if size.log_id != wanted.stream_id:
+        raise InvalidError(
+            f"stream {wanted.stream} was deleted while the graph read it",
+            hint="penstock graph reset: the processor begins with the stream of that name",
+        )
+    return size.first
 
 
 def evicted(stream: str, position: int, first: int) -> InvalidError:
     return InvalidError(
-        f"{first - position:,} entries of stream {stream} from offset {position} on were evicted "
-        f"before they were delivered; it begins at {first}",
+        f"offsets {position} to {first - 1} of stream {stream} were evicted before they were "
+        f"delivered; it begins at {first}",
         hint='on_evicted="skip" goes on behind them and counts them; or penstock graph reset',
     )
 

@@ -28,12 +28,11 @@ from penstock.errors import InvalidError, NotFoundError, PenstockError
 from penstock.graph.model import Graph, Processor
 from penstock.graph.requests import GraphStatus, OpenGraph
 from penstock.graph.rules import checked_location, checked_step_max
-from penstock.log.catalogue import stream_name
 from penstock.spark.graphboard import Board
 from penstock.spark.graphloop import Attempts, Loop, ask_status
 from penstock.spark.graphsource import Feeds
+from penstock.spark.handles import shared_place
 from penstock.spark.session import session
-from penstock.store.location import folder_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -69,7 +68,13 @@ class Report(msgspec.Struct, frozen=True):
     processors: list[ProcessorReport]
 
     def __getitem__(self, processor: str) -> ProcessorReport:
-        return next(each for each in self.processors if each.processor == processor)
+        found = {each.processor: each for each in self.processors}
+        if processor not in found:
+            raise NotFoundError(
+                f"graph {self.graph!r} has no processor {processor!r}",
+                hint=f"it has {', '.join(found)}",
+            )
+        return found[processor]
 
 
 def run(
@@ -97,7 +102,7 @@ def start(
     """Run it beside what the caller does: `with graphs.start(graph, "./data") as running: …`"""
     checked_step_max("step_max", step_max)
     graph.check()
-    place = _place(location)
+    place = shared_place(checked_location(location))
     db = penstock.open(place)
     try:
         db.graphs.ask(OpenGraph(graph.name, graph.topologies))
@@ -128,14 +133,25 @@ class Running:
         for thread in self._threads:
             thread.start()
 
-    def wait(self, until: Until = "idle") -> Report:
-        """Until it is idle or was stopped; raises what ended it otherwise."""
+    def wait(
+        self, until: Until = "idle", progress: Callable[[Report], None] | None = None
+    ) -> Report:
+        """Until it is idle or was stopped; raises what ended it otherwise. `progress` hears now and
+        then how far it is."""
+        told = self._begun
         while not self._board.is_over:
             self._board.await_change(LOOK_SECONDS)
             if until == "idle":
                 self._settle()
+            if progress is not None and perf_counter() - told >= LOOK_SECONDS:
+                told = perf_counter()
+                with suppress(PenstockError):  # as _settle
+                    progress(self._report())
         self._end()
         self._board.raise_error()
+        return self._report()
+
+    def _report(self) -> Report:
         return _report(self._before, self.status(), perf_counter() - self._begun)
 
     def stop(self) -> None:
@@ -185,9 +201,11 @@ class Running:
         from pyspark import InheritableThread
 
         attempts = self._attempts(processor)
+        step_max = processor.step_max or self._step_max
         loop = Loop(
-            processor, self._db.graphs, self._board, attempts, lambda: self._bound(processor)
-        )
+            processor, self._db.graphs, self._board, attempts,
+            *((STEP_MAX, STEP_BYTES) if step_max is None else (step_max, None)),
+        )  # fmt: skip
 
         def work() -> None:
             context = self._spark.sparkContext
@@ -220,27 +238,6 @@ class Running:
 
             job = Job(self._spark.sparkContext, bulk, self._location, processor)
         return lambda: job
-
-    def _bound(self, processor: Processor) -> int:
-        """How many messages a step takes; fewer where they are large."""
-        if processor.step_max or self._step_max:
-            return processor.step_max or self._step_max or STEP_MAX
-        sizes = [
-            self._db.bulk.log_size(stream_name(each.stream)).mean_bytes
-            for each in processor.topology.inputs
-        ]
-        return max(1, min(STEP_MAX, int(STEP_BYTES / max(1.0, *sizes, 1.0))))
-
-
-def _place(location: str | Path) -> str:
-    place = checked_location(location)
-    if place.startswith("memory://"):
-        raise InvalidError(
-            f"{place} is in the memory of one process, and Spark has several",
-            hint="use a folder, or penstock://host:port",
-        )
-    folder = None if place.startswith("penstock://") else folder_of(place)
-    return place if folder is None else str(folder)
 
 
 def _report(before: GraphStatus, after: GraphStatus, seconds: float) -> Report:

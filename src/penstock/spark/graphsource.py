@@ -4,13 +4,15 @@ Contract     `Feed.run(attempt)` takes what comes within STEP_SECONDS of the fir
              step_max outputs or some megabytes. `exhausted` says that the generator has ended;
              after that the function is called again, with the last committed position, and goes
              on with what has come since; one without positions is not. A new Feed, after a failure,
-             calls it again too; the old one is closed first.
+             calls it again too; the old one is let go of first.
 Positions    Outputs commit with the position of their yield, so each yield has its own: where one
              has several outputs, it yields a list. A source without positions begins anew each
              time, at least once.
 Errors       An output that is none is a handled error. What the generator raises is not; but what
-             it yielded before goes out first.
-Where        In the driver, in a thread of its own (graphpull.py): its state is in this process.
+             it yielded before goes out first. A SystemExit is a failure like others: it is not for
+             a function to end the process that runs the graph.
+Where        In the driver, in a thread of its own (graphpull.py), the same one for all calls: its
+             state is in this process.
 """
 
 from __future__ import annotations
@@ -33,8 +35,9 @@ from penstock.graph.outputs import decode_position, encode_position, pack
 from penstock.graph.requests import Output, Topology
 from penstock.spark.graphboard import Board
 from penstock.spark.graphcall import Entry, described, returned
+from penstock.spark.graphjob import StepError, why
 from penstock.spark.graphlay import Laying
-from penstock.spark.graphpull import Pull
+from penstock.spark.graphpull import Puller
 
 _log = logging.getLogger("penstock")
 
@@ -53,20 +56,20 @@ class Feed:
         self,
         processor: Processor,
         bulk: Bulk,
+        puller: Puller,
         *,
         check: Callable[[], None] = lambda: None,
-        thread: Callable[..., threading.Thread] = threading.Thread,
     ) -> None:
-        """`check` raises when the run is over; `thread` makes the one that the generator is in."""
+        """`check` raises when the run is over."""
         self._processor = processor
         self._topology = processor.topology
         self._bulk = bulk
+        self._puller = puller
         self._check = check
-        self._thread = thread
         self._step_max = processor.step_max or STEP_MAX
-        self._pull: Pull | None = None
+        self._begun = False
         self._last: bytes | None = None
-        self._failure: BaseException | None = None
+        self._failure: Exception | None = None
         self._exhausted = False
 
     def run(self, attempt: Run) -> Outcome:
@@ -74,33 +77,26 @@ class Feed:
             raise self._failure
         if self._exhausted:
             return self._told()
-        if self._pull is None:
-            self._last = attempt.position
-            self._pull = Pull(
-                lambda: self._begin(attempt.position), f"{self._topology.id} yields", self._thread
-            )
-        pull = self._pull
+        puller = self._puller
+        if not self._begun:
+            self._last, self._begun = attempt.position, True
+            puller.begin(lambda: self._begin(attempt.position))
         gathered = _Gathered(self._topology, attempt.step, self._bulk)
-        pull.gather(lambda value: self._take(value, gathered), STEP_SECONDS, self._check)
-        if pull.over and pull.failure is not None:
+        puller.gather(lambda value: self._take(value, gathered), STEP_SECONDS, self._check)
+        if puller.over and puller.failure is not None:
+            failure = _failure_of(puller.failure)
             if not gathered.count:
-                raise pull.failure
-            self._failure = pull.failure
-        elif pull.over:
-            self._pull, self._exhausted = None, True
+                raise failure
+            self._failure = failure
+        elif puller.over:
+            self._begun, self._exhausted = False, True
             if not gathered.count:
                 return self._told()
         return gathered.outcome(self._topology.outputs[0], self._topology.errors)
 
-    def close(self) -> None:
-        """Let go of the generator."""
-        if self._pull is not None:
-            self._pull.close()
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether the generator still does something: after `close` until its next yield."""
-        return self._pull is not None and self._pull.is_alive
+    def let_go(self) -> None:
+        """Of the generator."""
+        self._puller.let_go()
 
     def _told(self) -> Outcome:
         # Once; one that has positions is asked again later, whether there is more.
@@ -157,25 +153,31 @@ class Feeds:
         self._bulk = bulk
         self._board = board
         self._thread = thread
-        self._feed: Feed | None = None
+        self._puller = self._new_puller()
 
     def begin(self) -> Feed:
         """Two generators of one function at once would be a surprise, so the old one may end first;
-        but one that waits may do so for ever."""
-        if self._feed is not None:
-            self._feed.close()
-            for _ in range(OLD_TRIES):
-                if not self._feed.is_alive:
-                    break
-                self._board.pause(OLD_SECONDS)
-            else:
-                _log.warning("%s: begins anew while it still waits", self._processor.topology.id)
-        self._feed = Feed(self._processor, self._bulk, check=self._board.check, thread=self._thread)
-        return self._feed
+        but one that waits may do so for ever: then it keeps its thread, and there is a new one."""
+        self._puller.let_go()
+        for _ in range(OLD_TRIES):
+            if not self._puller.is_busy:
+                break
+            self._board.pause(OLD_SECONDS)
+        else:
+            _log.warning("%s: begins anew while it still waits", self._processor.topology.id)
+            self._puller.close()
+            self._puller = self._new_puller()
+        return Feed(self._processor, self._bulk, self._puller, check=self._board.check)
 
     def close(self) -> None:
-        if self._feed is not None:
-            self._feed.close()
+        self._puller.close()
+
+    def _new_puller(self) -> Puller:
+        return Puller(f"{self._processor.topology.id} yields", self._thread)
+
+
+def _failure_of(error: BaseException) -> Exception:
+    return error if isinstance(error, Exception) else StepError(why(error))
 
 
 class _Gathered:

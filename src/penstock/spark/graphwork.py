@@ -145,6 +145,9 @@ class Task:
         *outlets, errors = self._outlets
         done = Done(self._part, [], Landed())
         with self._leases:
+            if len(work.edges) > 2:
+                # Others may have staged by now, and count on it that somebody renews the lease.
+                self.stage()
             found = (
                 reading.read_joined(ranges) if work.kind == "join"
                 else reading.read_single(ranges[0])

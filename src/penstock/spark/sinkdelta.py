@@ -26,7 +26,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from penstock.errors import InvalidError, UnavailableError
-from penstock.spark.sinks import Delivery, Row, Runs, Written, check_mapping, offsets_of
+from penstock.spark.sinks import Delivery, Refused, Row, Runs, Written, check_mapping, offsets_of
 
 _log = logging.getLogger("penstock")
 
@@ -85,7 +85,7 @@ class DeltaTarget:
                 ) from None
         return dict(row)
 
-    def write(self, delivery: Delivery) -> None:
+    def write(self, delivery: Delivery) -> Refused:
         for _ in range(_TRIES):
             try:
                 table = self._load() or self._create()
@@ -93,7 +93,7 @@ class DeltaTarget:
                 rows = written.missing(delivery)
                 if rows:
                     self._append(table, rows, delivery.source, written.after(delivery))
-                return
+                return {}
             except CommitFailedError:
                 continue  # somebody was quicker, perhaps with these very rows: look again
             except (DeltaError, OSError) as error:

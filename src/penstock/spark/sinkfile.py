@@ -6,6 +6,8 @@ Contract     A step appends its lines and makes them durable; then a small file 
              what is longer (a step that ended in between) and leaves out what was written. So the
              file is right up to the length that is told; a reader sees at worst the beginning of
              the next step, which will be the same.
+             The first mark is there before the first line: a file with lines and no mark is never
+             one of ours, wherever a step was cut off.
              One driver writes at a time: the file is locked (flock) while a step is written.
 Refused      A file that is there without our mark, one of another processor, and one that became
              shorter than it was: nothing is cut off that we did not write.
@@ -24,7 +26,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidError, UnavailableError
-from penstock.spark.sinks import Delivery, Runs, Written, offsets_of
+from penstock.spark.sinks import Delivery, Refused, Runs, Written, offsets_of
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -62,25 +64,23 @@ class FileTarget:
             raise InvalidError("a line cannot have a newline in it", hint="return a list of lines")
         return line + b"\n"
 
-    def write(self, delivery: Delivery) -> None:
+    def write(self, delivery: Delivery) -> Refused:
         try:
             with self._locked() as handle:
                 mark = self._mark(handle, delivery)
-                written, length = Written(), 0
-                if mark is not None:
-                    written, length = Written(mark.end, offsets_of(mark.left)), mark.length
+                written = Written(mark.end, offsets_of(mark.left))
                 missing = written.missing(delivery)
-                if mark is not None and mark.end >= delivery.end and not missing:
-                    return
-                os.ftruncate(handle, length)
+                if mark.end >= delivery.end and not missing:
+                    return {}
+                os.ftruncate(handle, mark.length)
                 lines = b"".join(row.value for row in missing)
-                _write_all(handle, lines, length)
+                _write_all(handle, lines, mark.length)
                 os.fsync(handle)
-                now = written.after(delivery)
-                length += len(lines)
+                now, length = written.after(delivery), mark.length + len(lines)
                 self._put_mark(
                     Mark(delivery.processor_id, delivery.source, now.end, length, now.runs)
                 )
+                return {}
         except OSError as error:
             raise UnavailableError(f"{self.path}: {error}") from error
 
@@ -98,7 +98,7 @@ class FileTarget:
         finally:
             os.close(handle)
 
-    def _mark(self, handle: int, delivery: Delivery) -> Mark | None:
+    def _mark(self, handle: int, delivery: Delivery) -> Mark:
         size = os.fstat(handle).st_size
         try:
             mark = msgspec.json.decode(self.mark_path.read_bytes(), type=Mark)
@@ -108,7 +108,9 @@ class FileTarget:
                     f"{self.path} is there already, and was not written by this sink",
                     hint="use another file, or remove it",
                 ) from None
-            return None
+            first = Mark(delivery.processor_id, delivery.source, 0, 0)
+            self._put_mark(first)
+            return first
         except msgspec.DecodeError as error:
             raise InvalidError(f"{self.mark_path} is damaged: {error}") from None
         if mark.source != delivery.source:

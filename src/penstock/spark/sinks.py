@@ -35,6 +35,8 @@ from penstock.errors import InvalidError
 
 #: What a function may return to be one row.
 Value = Mapping[str, Any] | bytes | str
+#: Offset -> why, of messages that a target did not take: nothing of them is written.
+Refused = Mapping[int, InvalidError]
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,9 @@ class Target(Protocol):
     def encode(self, value: Any) -> Any:
         """In a worker: a row as it is written; what it raises is that message's error."""
 
-    def write(self, delivery: Delivery) -> None:
-        """In the driver: all rows or none, and none that are there already."""
+    def write(self, delivery: Delivery) -> Refused:
+        """In the driver: all rows or none, and none that are there already. What only the target
+        can tell of a row is that message's error, too."""
 
 
 class TableSink:
@@ -129,6 +132,7 @@ def sqlite(path: str | Path, table: str) -> Decorator:
 
     The column `delivery_hash` (hex) is the primary key. Values are what SQLite knows: None,
     numbers, text, bytes; true and false become 1 and 0, times ISO 8601, dicts and lists JSON.
+    A row that breaks a rule of the table (NOT NULL, CHECK, UNIQUE) is that message's error.
     """
     from penstock.spark.sinksqlite import SqliteTarget
 

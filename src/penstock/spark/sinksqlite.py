@@ -3,26 +3,31 @@
 Contract     One transaction per step. Rows whose hash the table has are left out, so a step may
              come any number of times, whole or in pieces, from any number of drivers.
 Refused      What SQLite would refuse is refused when a row is encoded: there it is the error of its
-             message, and not one that all of the step runs into. How many columns the table has is
-             looked up before a step; rows that are too many only together fail as a step, and are
-             told apart when that is narrowed.
+             message, and not one that all of the step runs into. What the table is like (how many
+             columns, which cannot be null) is looked up before a step. What it says of a row only
+             when that is inserted (CHECK, UNIQUE, a trigger's RAISE) is the error of its message as
+             well: the step is halved, within its transaction, until those that break a rule are
+             alone. Rows that have too many columns only together fail as a step, and are told apart
+             when that is narrowed. Everything else (a disk, a damaged file) is no row's error.
 Durability   SQLite's own default: a commit that returned survives a power cut.
 """
 
 from __future__ import annotations
 
+import math
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime, time
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from penstock.errors import InvalidError, UnavailableError
-from penstock.spark.sinks import Delivery, Row, check_mapping
+from penstock.spark.sinks import Delivery, Refused, Row, check_mapping
 
 HASH_COLUMN = "delivery_hash"
 #: While another program writes into the same file.
@@ -34,13 +39,25 @@ _COLUMNS_MAX = 2000
 _NAMES_BYTES_MAX = 256 << 10
 
 
+@dataclass(frozen=True)
+class Columns:
+    """Of a table; names are in lower case."""
+
+    names: frozenset[str] = frozenset()
+    key: tuple[str, ...] = ()
+    not_null: frozenset[str] = frozenset()
+    needed: frozenset[str] = frozenset()  # those of `not_null` without a default
+    made: frozenset[str] = frozenset()  # of others: GENERATED ALWAYS AS
+    max: int = _COLUMNS_MAX
+    strict: bool = False
+
+
 @dataclass
 class SqliteTarget:
     path: Path
     table: str
-    #: In lower case, as they were before the step.
-    columns: frozenset[str] = frozenset()
-    columns_max: int = _COLUMNS_MAX
+    #: As they were before the step.
+    columns: Columns = Columns()
 
     def __post_init__(self) -> None:
         if not self.table or "\0" in self.table or self.table.lower().startswith("sqlite_"):
@@ -53,9 +70,7 @@ class SqliteTarget:
             return  # a look would make it
         try:
             with closing(sqlite3.connect(self.path, timeout=_BUSY_SECONDS)) as connection:
-                described = connection.execute(f"PRAGMA table_info({_quoted(self.table)})")
-                self.columns = frozenset(str(name).lower() for _, name, *_ in described)
-                self.columns_max = connection.getlimit(sqlite3.SQLITE_LIMIT_COLUMN)
+                self.columns = self._described(connection)
         except sqlite3.Error as error:
             raise UnavailableError(f"{self.path}, table {self.table}: {error}") from error
 
@@ -70,27 +85,34 @@ class SqliteTarget:
                 f"columns {twice!r} and {names[twice.lower()]!r} are one for SQLite",
                 hint="upper and lower case make no difference",
             )
-        count = len(names.keys() | self.columns | {HASH_COLUMN})
-        if count > self.columns_max:
+        count = len(names.keys() | self.columns.names | {HASH_COLUMN})
+        if count > self.columns.max:
             raise InvalidError(
                 f"with this row the table would have {count:,} columns; "
-                f"at most {self.columns_max:,} are allowed"
+                f"at most {self.columns.max:,} are allowed"
             )
+        null = {name for name in self.columns.not_null & names.keys() if found[names[name]] is None}
+        for name in sorted(null | (self.columns.needed - names.keys())):
+            raise InvalidError(f"column {names.get(name, name)} cannot be null")
+        for name in sorted(self.columns.made & names.keys()):
+            raise InvalidError(f"column {names[name]} is made of others, by SQLite")
         if sum(len(name.encode()) for name in found) > _NAMES_BYTES_MAX:
             raise InvalidError(f"the names of a row have at most {_NAMES_BYTES_MAX:,} bytes")
         return found
 
-    def write(self, delivery: Delivery) -> None:
+    def write(self, delivery: Delivery) -> Refused:
         if not delivery.rows:
-            return
+            return {}
         try:
             with closing(sqlite3.connect(self.path, timeout=_BUSY_SECONDS)) as connection:
                 # By hand: Python's own begins only at the first INSERT, behind the CREATE.
                 connection.isolation_level = None
                 connection.execute("BEGIN IMMEDIATE")
                 self._widen(connection, delivery.rows)
-                self._insert(connection, delivery.rows)
+                messages = groupby(delivery.rows, lambda row: row.offset)
+                refused = self._insert_each(connection, [list(rows) for _, rows in messages])
                 connection.execute("COMMIT")
+                return refused
         except sqlite3.Error as error:
             raise UnavailableError(f"{self.path}, table {self.table}: {error}") from error
 
@@ -100,17 +122,61 @@ class SqliteTarget:
         connection.execute(
             f"CREATE TABLE IF NOT EXISTS {table} ({HASH_COLUMN} TEXT PRIMARY KEY NOT NULL)"
         )
-        described = list(connection.execute(f"PRAGMA table_info({table})"))
-        known = {str(name).lower() for _, name, *_ in described}
-        if not any(str(name) == HASH_COLUMN and key == 1 for _, name, *_, key in described):
+        columns = self._described(connection)
+        if columns.key != (HASH_COLUMN,):
             raise InvalidError(
                 f"table {self.table} of {self.path} has no primary key {HASH_COLUMN}",
                 hint="use another table, or make it with that column",
             )
+        known = set(columns.names)
+        # Elsewhere ANY would make numbers of text that looks like one.
+        kind = " ANY" if columns.strict else ""
         for name in dict.fromkeys(name for row in rows for name in row.value):
             if name.lower() not in known:
-                connection.execute(f"ALTER TABLE {table} ADD COLUMN {_quoted(name)}")
+                connection.execute(f"ALTER TABLE {table} ADD COLUMN {_quoted(name)}{kind}")
                 known.add(name.lower())
+
+    def _described(self, connection: sqlite3.Connection) -> Columns:
+        table = _quoted(self.table)
+        # Number, name, type, not null, default, place in the key, hidden: 2 and 3 are generated.
+        found = [
+            (str(name).lower(), *rest)
+            for _, name, *rest in connection.execute(f"PRAGMA table_xinfo({table})")
+        ]
+        keyed = sorted((key, name) for name, _, _, _, key, _ in found if key)
+        made = frozenset(name for name, *_, hidden in found if hidden in (2, 3))
+        filled = made | {HASH_COLUMN}  # not by a row
+        not_null = {n: default for n, _, null, default, _, _ in found if null and n not in filled}
+        tables = connection.execute(f"PRAGMA table_list({table})")
+        return Columns(
+            names=frozenset(name for name, *_ in found),
+            key=tuple(name for _, name in keyed),
+            not_null=frozenset(not_null),
+            needed=frozenset(name for name, default in not_null.items() if default is None),
+            made=made,
+            max=connection.getlimit(sqlite3.SQLITE_LIMIT_COLUMN),
+            strict=any(strict for *_, strict in tables),
+        )
+
+    def _insert_each(
+        self, connection: sqlite3.Connection, messages: Sequence[list[Row]]
+    ) -> dict[int, InvalidError]:
+        """In order, and all at once where no rule of the table is broken. -> by whom it is"""
+        connection.execute("SAVEPOINT penstock")
+        try:
+            self._insert(connection, [row for rows in messages for row in rows])
+        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            connection.execute("ROLLBACK TO penstock")
+            connection.execute("RELEASE penstock")
+            if len(messages) == 1:
+                why = InvalidError(f"table {self.table} refuses the row: {error}")
+                return {messages[0][0].offset: why}
+            middle = len(messages) // 2
+            return self._insert_each(connection, messages[:middle]) | self._insert_each(
+                connection, messages[middle:]
+            )
+        connection.execute("RELEASE penstock")
+        return {}
 
     def _insert(self, connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
         by_columns: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
@@ -142,6 +208,8 @@ def _stored(name: str, value: Any) -> Any:
                 hint='text.encode("utf-8", "surrogateescape") makes bytes of it',
             )
         return value
+    if isinstance(value, float) and math.isnan(value):
+        raise InvalidError(f"column {name}: NaN would become NULL", hint="return None for it")
     if value is None or isinstance(value, float | bytes):
         return value
     if isinstance(value, int):

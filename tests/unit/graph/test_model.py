@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import pickle
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import pytest
+from pyspark import cloudpickle
 
 from penstock.errors import InvalidError
 from penstock.graph import Graph, Message, Stop
@@ -71,7 +74,28 @@ def test_the_example_of_the_design_is_this_data() -> None:
     assert [each.name for each in graph.processors if each.wants_hash] == ["store"]
     assert found["feed"].wants_position
     assert graph.Stop is Stop
+    copied = pickle.loads(pickle.dumps(Graph("g", errors="e", semantics="at_least_once")))
+    assert (copied.name, copied.errors, copied.semantics) == ("g", "e", "at_least_once")
     assert "6 processors" in repr(graph)
+
+
+def test_a_function_that_refers_to_its_graph_travels_without_the_others() -> None:
+    """`raise graph.Stop(…)`: the others may have connections, or much data."""
+    graph = Graph("g")
+    lock = threading.Lock()
+
+    @graph.source("raw")
+    def feed(position: object) -> Any:
+        with lock:
+            yield b"x", 1
+
+    @graph.pipe("raw", "clean")
+    def clean(message: Message) -> bytes:
+        raise graph.Stop("the service is away")
+
+    there = pickle.loads(cloudpickle.dumps(clean))  # type: ignore[no-untyped-call]
+    with pytest.raises(Stop, match="is away"):
+        there(Message(b"x"))
 
 
 def test_errors_and_semantics_are_the_graphs_unless_a_processor_has_its_own() -> None:
@@ -137,6 +161,9 @@ REFUSED: list[tuple[str, Callable[[Graph], Any]]] = [
     ("a frame has no delivery_hash", lambda g: g.pipe("a", "b", df=True)(
         lambda message, delivery_hash: message)),
     ("called with message", lambda g: g.pipe("a", "b")(hashed)),
+    ("a source has no delivery_hash", lambda g: g.source("a")(
+        lambda position, delivery_hash: iter([]))),
+    ("a source has no delivery_hash", lambda g: g.source("a")(lambda delivery_hash: iter([]))),
     ("semantics is one of", lambda g: g.pipe("a", "b", semantics="twice")(one)),  # type: ignore[arg-type]
     ("on_evicted is one of", lambda g: g.pipe("a", "b", on_evicted="x")(one)),  # type: ignore[arg-type]
     ("step_max is a number from 1 on", lambda g: g.pipe("a", "b", step_max=0)(one)),

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from penstock.codec.node import build_body, node_value
 from penstock.errors import ConflictError, InvalidError, NotFoundError
 from penstock.graph.machine import Ask, Idle, Outcome, Run, plan_ranges, processor_steps
 from penstock.graph.outputs import decode_position, encode_position, pack
@@ -35,6 +36,7 @@ from penstock.graph.requests import (
     TakeSnapshot,
     Topology,
 )
+from penstock.log.batch import column
 from penstock.log.evict import evict_step, trim_step
 from unit.graph.driver import Died, GraphDriver, function_of, topology, with_inputs
 from unit.log.driver import stream
@@ -286,6 +288,7 @@ async def test_commits_that_do_not_fit_are_refused_and_write_nothing() -> None:
         ({"outputs": [pack("out", [("", b"x", HASH), ("", b"y", b"")])]}, "without its hash"),
         ({"outputs": [Output("out", [node[:-1]])]}, "node 0"),
         ({"outputs": [Output("out", [b""])]}, "node 0"),
+        ({"outputs": [Output("out", [_dead(HASH)])]}, "evicted"),
         ({"outputs": [Output("out", [node], [1])]}, "come with the commit, or staged"),
         ({"outputs": [Output("out", writers=[1])]}, "go together"),
         ({"staging": 1}, "go together"),
@@ -309,6 +312,12 @@ async def test_large_outputs_are_to_be_staged() -> None:
         CommitStep(found.processor, found.epoch, 0, [], b"", [noise]),
         "at most 4,194,304 are allowed",
     )
+
+
+def _dead(meta: bytes) -> bytes:
+    """A node whose one entry is said to be gone."""
+    columns = column([b"x"], "data"), column([meta], "meta")
+    return node_value(build_body(1, columns[0], meta=columns[1], validity=b"\0"), 0, 0)
 
 
 def _noise(size: int, seed: int) -> bytes:
@@ -374,6 +383,19 @@ def test_ranges_are_what_is_there_up_to_the_bound() -> None:
     assert spans(plan_ranges("pipe", tailers(2), 3, None)) == [(10, 12)]
     assert spans(plan_ranges("join", tailers(5, 2), 3, None)) == [(10, 12), (10, 12)]
     assert spans(plan_ranges("join", tailers(5, 0), 3, None)) == [(10, 10), (10, 10)]
+
+
+def test_ranges_are_bounded_by_what_entries_take() -> None:
+    small, large = (
+        msgspec.structs.replace(each, stored_bytes=size * each.next)
+        for each, size in zip(tailers(5, 5), (1, 100), strict=True)
+    )
+    assert spans(plan_ranges("pipe", [small], 9, None, 250)) == [(10, 15)]
+    assert spans(plan_ranges("pipe", [large], 9, None, 250)) == [(10, 12)]
+    assert spans(plan_ranges("pipe", [large], 9, None, 7)) == [(10, 11)]
+    assert spans(plan_ranges("pipe", [large], 1, None, 250)) == [(10, 11)]
+    assert spans(plan_ranges("join", [small, large], 9, None, 250)) == [(10, 12), (10, 12)]
+    assert spans(plan_ranges("alts", [small, large], 9, "a", 250)) == [(10, 10), (10, 12)]
 
 
 def test_an_alts_takes_the_next_input_that_has_something_round_robin() -> None:

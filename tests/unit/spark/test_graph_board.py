@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import msgspec
 import pytest
 
 from penstock.errors import UnavailableError
@@ -108,11 +109,21 @@ def test_nobody_begins_while_the_run_is_being_looked_at() -> None:
 def test_the_owner_is_who_started_the_first_processor_last() -> None:
     board = Board([topology("a"), topology("b")])
     found = GraphStatus("g", [status("a", epoch=3), status("b", epoch=9)])
-    assert not board.owns(found)
+    assert board.lost(found) == "g/a was taken over by another runner"
     board.started("a", 3)
-    assert board.owns(found)
+    assert board.lost(found) is None
     board.started("a", 2)
-    assert not board.owns(found)
+    assert board.lost(found) == "g/a was taken over by another runner"
+
+
+def test_a_reset_takes_the_graph_from_nobody() -> None:
+    board = Board([topology("a")])
+    board.started("a", 3)
+    reset = [msgspec.structs.replace(status("a", epoch=epoch), reset=True) for epoch in (4, 5)]
+    assert board.lost(GraphStatus("g", reset[:1])) is None
+    # Perhaps somebody started it in between.
+    assert board.lost(GraphStatus("g", reset[1:])) == "g/a was reset while it ran"
+    assert board.lost(GraphStatus("g", [])) == "g/a was dropped or renamed while it ran"
 
 
 def test_the_others_wait_for_the_first_one() -> None:

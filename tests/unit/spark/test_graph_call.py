@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,19 @@ import pytest
 import penstock
 from penstock.client.bulk import Bulk
 from penstock.clock import SystemClock
+from penstock.errors import NotFoundError
 from penstock.graph import Graph, Message
+from penstock.graph.hashes import message_hash
 from penstock.graph.machine import Ask, Idle, processor_steps
-from penstock.spark import sinks
+from penstock.spark import graphjob, sinks
 from penstock.spark.graphcall import described
-from penstock.spark.graphjob import Job
+from penstock.spark.graphjob import Job, why
 from penstock.spark.graphlay import INLINE_BYTES, Laying
+from penstock.spark.graphloop import ask_status
+from penstock.spark.graphs import ProcessorReport, Report
 from penstock.spark.graphwork import INLINE_BYTES as OUTLET_BYTES
 from penstock.spark.graphwork import Done, Task, Work
+from penstock.spark.staging import StreamStage
 
 
 @pytest.fixture
@@ -33,10 +38,9 @@ def db(request: pytest.FixtureRequest) -> Iterator[penstock.Database]:
 class Plain:
     """Of a SparkContext what a Job uses; tasks run here, one after the other."""
 
-    defaultParallelism = 1  # noqa: N815  # as Spark calls it
-
-    def __init__(self, bulk: Bulk) -> None:
+    def __init__(self, bulk: Bulk, cores: int) -> None:
         self._bulk = bulk
+        self.defaultParallelism = cores
 
     def parallelize(self, numbers: range, parts: int) -> Plain:
         self._parts = numbers
@@ -50,12 +54,14 @@ class Plain:
         return [Task(self._work, part, self._bulk).run() for part in self._parts]
 
 
-def run(db: penstock.Database, graph: Graph, *, dies: bool = False) -> None:
+def run(
+    db: penstock.Database, graph: Graph, *, dies: bool = False, step_max: int = 10, cores: int = 1
+) -> None:
     """Its one processor, until it is idle, or until its first step was run and not committed."""
     (processor,) = graph.processors
-    context: Any = Plain(db.bulk)
+    context: Any = Plain(db.bulk, cores)
     job = Job(context, db.bulk, db.location, processor)
-    steps = processor_steps(processor.topology, step_max=10)
+    steps = processor_steps(processor.topology, step_max=step_max)
     effect = next(steps)
     while not isinstance(effect, Idle):
         if isinstance(effect, Ask):
@@ -149,3 +155,97 @@ def test_a_row_that_sqlite_cannot_store_is_the_error_of_its_message_alone(
     assert (told["inputs"], told["type"]) == (
         [{"stream": "in", "offset": 1}], "penstock.errors.InvalidError",
     )  # fmt: skip
+
+
+def test_a_task_of_several_holds_what_the_others_staged_from_its_beginning(
+    db: penstock.Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that stages at its end alone may take longer than a lease lasts."""
+    called = tmp_path / "called"
+    entered: list[bool] = []
+
+    @contextmanager
+    def running(self: StreamStage) -> Iterator[None]:
+        entered.append(called.exists())
+        yield
+
+    monkeypatch.setattr(graphjob, "PART_ROWS", 2)
+    monkeypatch.setattr(StreamStage, "running", running)
+    graph = Graph("g")
+
+    @graph.pipe("in", "out")
+    def copy(message: Message) -> bytes:
+        called.touch()
+        return message.data
+
+    db.stream("in").write_many([b"x"] * 4)
+    run(db, graph, cores=2)
+    assert entered == [False, True]
+    assert len(db.stream("out").read(0, 9)) == 4
+    entered.clear()
+    db.stream("in").write(b"x")
+    run(db, graph, cores=2)
+    assert entered == []  # alone: nothing is staged before it stages
+
+
+@pytest.mark.parametrize("text", ["order 17: the pump crashed, see log", "it said: no"])
+def test_what_a_function_says_is_told(text: str) -> None:
+    assert why(ValueError(text)) == f"ValueError: {text}"
+
+
+def test_a_worker_that_was_killed_is_told() -> None:
+    spark = "org.apache.spark.SparkException: Python worker exited unexpectedly (crashed)\n at x.y"
+    assert why(RuntimeError(spark)) == "a Python worker was killed or crashed"
+
+
+def test_a_report_knows_its_processors() -> None:
+    found = ProcessorReport("p", 1, 2, 3, 4, 5, 6)
+    report = Report("g", 1.0, [found])
+    assert report["p"] == found
+    with pytest.raises(NotFoundError, match="graph 'g' has no processor 'typo'"):
+        report["typo"]
+
+
+@pytest.mark.parametrize("errors", ["errors", None])
+@pytest.mark.parametrize("count", [6, 3000])
+def test_a_row_that_a_table_refuses_is_the_error_of_its_message_alone(
+    db: penstock.Database,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    errors: str | None,
+    count: int,
+) -> None:
+    """Whether its errors go with the commit or are staged, beside those of the function."""
+    monkeypatch.setattr(graphjob, "PART_ROWS", 1000)
+    with closing(sqlite3.connect(tmp_path / "x.db")) as table, table:
+        table.execute("CREATE TABLE t (delivery_hash TEXT PRIMARY KEY, n CHECK (n % 3 > 0))")
+    graph = Graph("g", errors=errors)
+
+    @graph.sink("in")
+    @sinks.sqlite(tmp_path / "x.db", table="t")
+    def rows(message: Message) -> dict[str, Any]:
+        if message.offset % 3 == 1:
+            raise ValueError("of the function")
+        return {"n": message.offset}
+
+    db.stream("in").write_many([b"x"] * count)
+    run(db, graph, step_max=count, cores=2)
+    with closing(sqlite3.connect(tmp_path / "x.db")) as table:
+        found = [n for (n,) in table.execute("SELECT n FROM t ORDER BY n")]
+    assert found == list(range(2, count, 3))
+    (status,) = ask_status(db.graphs, "g").processors
+    assert "CHECK constraint failed" in caplog.text
+    if errors is None:
+        assert (status.failed, status.nil) == (0, count)
+        return
+    assert (status.failed, status.nil) == (count // 3 * 2, count // 3)
+    told = [msgspec.json.decode(m.data) for m in db.stream("errors").read(0, count) if m]
+    assert sorted(each["inputs"][0]["offset"] for each in told) == [
+        n for n in range(count) if n % 3 != 2
+    ]
+    (tailer,) = status.tailers
+    refused = next(each for each in told if each["inputs"][0]["offset"] == 3)
+    assert refused["type"] == "penstock.errors.InvalidError"
+    assert refused["message"].startswith("table t refuses the row: CHECK constraint failed")
+    assert refused["hash"] == message_hash("g/rows", [(tailer.stream_id, 3)]).hex()

@@ -56,7 +56,11 @@ def test_a_file_does_not_run_itself(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "told"),
-    [("x = 1\n\nx.y\n", "line 3: AttributeError"), ("x = (\n", "line 1: SyntaxError")],
+    [
+        ("x = 1\n\nx.y\n", "line 3: AttributeError"),
+        ("x = (\n", "line 1: SyntaxError"),
+        ("import sys\nsys.exit(3)\n", "line 2: SystemExit: 3"),
+    ],
 )
 def test_what_is_wrong_in_a_file_is_told_with_its_line(
     tmp_path: Path, text: str, told: str

@@ -10,16 +10,20 @@ from typing import Any
 import pytest
 
 import penstock
+from penstock.clock import SystemClock
 from penstock.errors import FencedError, NotFoundError, UnavailableError
 from penstock.graph import Graph
 from penstock.graph.machine import Outcome, Run
+from penstock.graph.model import Processor
 from penstock.graph.outputs import pack
 from penstock.graph.requests import (
+    DropProcessor,
     Graphs,
     Input,
     ProcessorStatus,
     Reply,
     Request,
+    ResetProcessor,
     Semantics,
     ShowGraphs,
     Start,
@@ -29,7 +33,8 @@ from penstock.graph.requests import (
 )
 from penstock.spark import graphcall, graphloop
 from penstock.spark.graphboard import Board
-from penstock.spark.graphloop import Loop, ask_status
+from penstock.spark.graphloop import Attempts, Loop, ask_status
+from penstock.spark.graphsource import Feeds
 
 
 @pytest.fixture
@@ -65,12 +70,23 @@ class Copies:
         return Outcome(outputs=[pack(f"{name}-out", entries)])
 
 
-def run(db: penstock.Database, board: Board, graph: Graph, before: Callable[[Run], None]) -> None:
-    """Both loops, until the graph is idle."""
+def run(
+    db: penstock.Database,
+    board: Board,
+    graph: Graph,
+    before: Callable[[Run], None],
+    feeds: Feeds | None = None,
+) -> None:
+    """All loops, until the graph is idle; `feeds`: of its source."""
+
+    def attempts(processor: Processor) -> Callable[[], Attempts]:
+        if processor.topology.kind == "source":
+            assert feeds is not None
+            return feeds.begin
+        return lambda: Copies(before)
+
     threads = [
-        threading.Thread(
-            target=Loop(processor, db.graphs, board, lambda: Copies(before), lambda: 4).run
-        )
+        threading.Thread(target=Loop(processor, db.graphs, board, attempts(processor), 4).run)
         for processor in graph.processors
     ]
     for thread in threads:
@@ -167,6 +183,32 @@ def test_a_range_that_grows_while_it_fails_is_halved_as_well(db: penstock.Databa
     assert written(db, "first") == [b"%d" % n for n in range(4)]
 
 
+def test_a_step_is_bounded_by_what_entries_take_by_then(db: penstock.Database) -> None:
+    """The stream was empty when the processor began, and its entries turn out to be large."""
+    graph = declared()
+    board = Board(graph.topologies)
+    raw = db.stream("first-in")
+    large = [SystemClock().entropy(1000) for _ in range(8)]
+    tried: list[tuple[int, int]] = []
+
+    def grows(attempt: Run) -> None:
+        (found,) = attempt.ranges
+        tried.append((found.start, found.end))
+        if found.start == 0:
+            raw.write_many(large)
+        if found.end == 9:
+            board.end()
+
+    loop = Loop(graph.processors[0], db.graphs, board, lambda: Copies(grows), 100, 4000)
+    thread = threading.Thread(target=loop.run)
+    thread.start()
+    raw.write(b"small")
+    thread.join()
+    board.raise_error()
+    assert tried[0] == (0, 1)
+    assert max(end - start for start, end in tried) in (3, 4)
+
+
 class Wire:
     """A door that is a socket away."""
 
@@ -203,7 +245,7 @@ def test_whatever_an_error_says_can_be_noted(
             raise error
         board.end()
 
-    Loop(graph.processors[0], door, board, lambda: Copies(odd), lambda: 4).run()
+    Loop(graph.processors[0], door, board, lambda: Copies(odd), 4).run()
     board.raise_error()
     assert seen == [
         "None",
@@ -212,6 +254,65 @@ def test_whatever_an_error_says_can_be_noted(
         "OddError: (its text cannot be shown: ValueError)",
     ]
     assert door.largest < 5000
+
+
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(graphloop, "SOURCE_SECONDS", 0.001)
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_graph_is_idle_while_a_source_is_asked_whether_there_is_more(
+    db: penstock.Database,
+) -> None:
+    """That may take long; and of two such sources one would always be asked."""
+    graph = Graph("g")
+    again, more = threading.Event(), threading.Event()
+
+    @graph.source("out")
+    def feed(position: int | None) -> Iterator[Any]:
+        if position is not None:
+            again.set()
+            more.wait()
+        yield b"x", (position or 0) + 1
+
+    (processor,) = graph.processors
+    board = Board(graph.topologies)
+    feeds = Feeds(processor, db.bulk, board)
+    thread = threading.Thread(target=Loop(processor, db.graphs, board, feeds.begin, 4).run)
+    thread.start()
+    try:
+        assert again.wait(60)
+        board.settle(lambda: ask_status(db.graphs, "g"))
+        assert board.is_over
+    finally:
+        more.set()  # too late: the run is over, and this is for the next one
+        board.end()
+        thread.join()
+        feeds.close()
+    board.raise_error()
+    assert [m.data for m in db.stream("out").read(0, 9) if m is not None] == [b"x"]
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_source_that_exits_is_tried_again_and_the_others_go_on(db: penstock.Database) -> None:
+    graph = declared()
+    calls: list[int | None] = []
+
+    @graph.source("first-in")
+    def feed(position: int | None) -> Iterator[Any]:
+        calls.append(position)
+        if len(calls) < 3:
+            raise SystemExit(3)
+        if position is None:
+            yield b"x", 1
+
+    board = Board(graph.topologies)
+    feeds = Feeds(graph.processors[-1], db.bulk, board)
+    run(db, board, graph, lambda attempt: None, feeds)
+    assert calls[:3] == [None, None, None]
+    assert written(db, "first") == [b"0"]
+    feeds.close()
 
 
 class Silent:
@@ -228,10 +329,14 @@ class Silent:
 
 
 @pytest.mark.parametrize(
-    "error", [UnavailableError("the broker is gone"), NotFoundError("there is no graph 'g'")]
+    ("error", "told"),
+    [
+        (UnavailableError("the broker is gone"), "nobody says whose it is"),
+        (NotFoundError("there is no graph 'g'"), "was dropped or renamed"),
+    ],
 )
 def test_a_runner_that_cannot_ask_who_took_the_graph_ends_fenced(
-    db: penstock.Database, error: Exception
+    db: penstock.Database, error: Exception, told: str
 ) -> None:
     graph = declared()
     db.stream("first-in").write(b"x")
@@ -241,8 +346,8 @@ def test_a_runner_that_cannot_ask_who_took_the_graph_ends_fenced(
         db.graphs.ask(Start(graph.topologies[0]))
         door.error = error
 
-    Loop(graph.processors[0], door, board, lambda: Copies(overtaken), lambda: 4).run()
-    with pytest.raises(FencedError, match="g/first was taken over by another runner"):
+    Loop(graph.processors[0], door, board, lambda: Copies(overtaken), 4).run()
+    with pytest.raises(FencedError, match=told):
         board.raise_error()
 
 
@@ -259,6 +364,38 @@ def test_the_owner_takes_back_what_another_one_took(db: penstock.Database) -> No
     run(db, Board(graph.topologies), graph, half_overtaken)
     assert written(db, "second") == [b"0", b"1", b"2"]
     assert shown(db, "second").epoch == 3
+
+
+@pytest.mark.parametrize("name", ["first", "second"])
+def test_a_processor_that_is_reset_while_it_runs_begins_anew(
+    db: penstock.Database, name: str
+) -> None:
+    graph = declared()
+    for stream in ("first-in", "second-in"):
+        db.stream(stream).write_many([b"x"] * 2)
+    failures: list[str | None] = []
+
+    def reset(attempt: Run) -> None:
+        if attempt.processor_id == f"g/{name}":
+            failures.append(shown(db, name).failure)
+            if len(failures) == 1:
+                db.graphs.ask(ResetProcessor("g", name, "first"))
+
+    run(db, Board(graph.topologies), graph, reset)
+    assert failures[0] is None
+    assert written(db, "first") == written(db, "second") == [b"0", b"1"]
+    assert shown(db, name).epoch == 3
+
+
+def test_a_runner_whose_graph_was_changed_says_how(db: penstock.Database) -> None:
+    graph = declared()
+    db.stream("first-in").write(b"x")
+
+    def drops(attempt: Run) -> None:
+        db.graphs.ask(DropProcessor("g", "first"))
+
+    with pytest.raises(FencedError, match="g/first was dropped or renamed while it ran"):
+        run(db, Board(graph.topologies), graph, drops)
 
 
 def test_one_that_cannot_start_does_not_keep_the_others_from_it(db: penstock.Database) -> None:

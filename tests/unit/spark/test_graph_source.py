@@ -17,6 +17,8 @@ from penstock.graph.model import Processor
 from penstock.graph.requests import Committed, Started
 from penstock.spark import graphlay, graphsource
 from penstock.spark.graphboard import Board, Ended
+from penstock.spark.graphjob import StepError
+from penstock.spark.graphpull import Puller
 from penstock.spark.graphsource import Feed, Feeds
 
 
@@ -38,7 +40,7 @@ class Runner:
     def __init__(self, db: penstock.Database, function: Callable[..., Any], **options: Any) -> None:
         processor = declared(function, **options)
         self._db = db
-        self.feed = Feed(processor, db.bulk)
+        self.feed = Feed(processor, db.bulk, Puller("feed"))
         self._steps = processor_steps(processor.topology, step_max=10)
         self.effect: Effect = self._ask(next(self._steps))
 
@@ -103,16 +105,18 @@ def test_a_generator_that_waits_for_ever_does_not_keep_a_run_from_ending(
             raise OverError
 
     runner = Runner(db, feed)
-    feed_ = Feed(declared(feed), db.bulk, check=check)
+    puller = Puller("feed")
+    feed_ = Feed(declared(feed), db.bulk, puller, check=check)
     assert isinstance(runner.effect, Run)
     with pytest.raises(OverError):
         feed_.run(runner.effect)
-    feed_.close()
-    assert feed_.is_alive
+    puller.close()
+    assert puller.is_busy
     never.set()  # it yields at last, into nothing
-    assert feed_._pull is not None
-    feed_._pull._thread.join(60)
-    assert not feed_.is_alive
+    assert puller._thread is not None
+    puller._thread.join(60)
+    assert not puller.is_busy
+    assert not puller._thread.is_alive()
 
 
 def test_a_generator_goes_on_when_its_step_is_committed(
@@ -134,14 +138,23 @@ def test_a_generator_goes_on_when_its_step_is_committed(
     runner.step()
     assert data(db) == [b"0", b"1", b"2"]
     assert begun == [0, 1, 2]
-    runner.feed.close()
+    runner.feed.let_go()
     assert ended.wait(60)
     assert begun == [0, 1, 2]
 
 
-@pytest.mark.parametrize("error", [ValueError("no"), Graph.Stop("no"), SystemExit("no")])
+@pytest.mark.parametrize(
+    ("error", "raised"),
+    [
+        (ValueError("no"), ValueError),
+        (Graph.Stop("no"), Graph.Stop),
+        # Not those themselves: they would end the process of whoever runs the graph.
+        (SystemExit("no"), StepError),
+        (KeyboardInterrupt("no"), StepError),
+    ],
+)
 def test_what_a_generator_raises_comes_behind_what_it_yielded(
-    db: penstock.Database, error: BaseException
+    db: penstock.Database, error: BaseException, raised: type[Exception]
 ) -> None:
     def feed() -> Iterator[bytes]:
         yield b"one"
@@ -150,8 +163,16 @@ def test_what_a_generator_raises_comes_behind_what_it_yielded(
     runner = Runner(db, feed)
     runner.step()
     assert data(db) == [b"one"]
-    with pytest.raises(type(error), match="no"):
+    with pytest.raises(raised, match="no"):
         runner.step()
+
+
+def test_a_source_that_exits_at_once_fails_its_step_alone(db: penstock.Database) -> None:
+    def feed() -> Iterator[bytes]:
+        raise SystemExit(3)
+
+    with pytest.raises(StepError, match="SystemExit: 3"):
+        Runner(db, feed).step()
 
 
 def test_a_function_that_is_no_source_is_told(db: penstock.Database) -> None:
@@ -225,6 +246,53 @@ def test_a_source_with_positions_is_asked_again_after_its_end(db: penstock.Datab
     there.append(b"two")
     runner.step()
     assert data(db) == there
+
+
+def test_a_source_without_positions_is_asked_once(db: penstock.Database) -> None:
+    calls: list[int] = []
+
+    def feed() -> Iterator[Any]:
+        calls.append(1)
+        yield b"one"
+
+    runner = Runner(db, feed)
+    runner.run()
+    for _ in range(3):
+        assert runner.step().exhausted
+    assert calls == [1]
+    assert data(db) == [b"one"]
+
+
+def test_all_calls_of_a_source_are_in_one_thread(db: penstock.Database) -> None:
+    """What it keeps may belong to a thread: a connection of sqlite3 does."""
+    threads: list[threading.Thread] = []
+
+    def feed(position: int | None) -> Iterator[Any]:
+        threads.append(threading.current_thread())
+        yield b"one", (position or 0) + 1
+        threads.append(threading.current_thread())
+        if len(threads) == 6:
+            raise ValueError("no")
+
+    runner = Runner(db, feed, step_max=1)
+    assert isinstance(runner.effect, Run)
+    processor = declared(feed)
+    feeds = Feeds(processor, db.bulk, Board([processor.topology]))
+    for _ in range(2):  # it ends, and is asked again
+        runner.feed = feeds.begin()
+        while not runner.step().exhausted:
+            pass
+    runner.feed = feeds.begin()
+    runner.step()
+    with pytest.raises(ValueError, match="no"):
+        runner.step()
+    runner.feed = feeds.begin()  # after a failure
+    runner.step()
+    assert len(threads) > 6
+    assert len(set(threads)) == 1
+    feeds.close()
+    threads[0].join(60)
+    assert not threads[0].is_alive()
 
 
 def test_a_new_feed_begins_when_the_old_generator_has_ended(db: penstock.Database) -> None:

@@ -19,7 +19,7 @@ from penstock.errors import InvalidError, PenstockError, UnavailableError
 from penstock.spark import sinkfile, sinks
 from penstock.spark.sinkdelta import DeltaTarget
 from penstock.spark.sinkfile import FileTarget
-from penstock.spark.sinks import Delivery, Row, TableSink, Target
+from penstock.spark.sinks import Delivery, Row, TableSink, Target, Written
 from penstock.spark.sinksqlite import SqliteTarget
 
 
@@ -121,6 +121,12 @@ def test_steps_that_come_again_in_any_pieces_lose_nothing_and_double_nothing(pla
     assert settled - set(found)  # some failed in every try
 
 
+def test_what_failed_is_forgotten_when_its_step_is_committed() -> None:
+    """It does not come again; else what is remembered would grow for ever."""
+    written = Written(10, frozenset({2, 7}))
+    assert written.after(Delivery("g/p", "one", 12, [], 5, [11])) == Written(12, frozenset({7, 11}))
+
+
 def test_steps_without_rows_leave_everything_as_it_is(place: Place) -> None:
     deliver(place.target, numbers(0, 2))
     place.target.write(Delivery("g/p", "one", 50, []))
@@ -171,6 +177,7 @@ def test_sqlite_refuses_rows_that_cannot_be_stored(tmp_path: Path, value: Any) -
         ({"order": "a\udcff"}, "not UTF-8"),
         ({"\udcff": 1}, "no name of a column"),
         ({"list": ["a\udcff"]}, "cannot be told in JSON"),
+        ({"x": float("nan")}, "column x: NaN would become NULL"),
         ({"A": 1, "a": 2}, "'A' and 'a' are one"),
         ({f"c{n}": n for n in range(2000)}, "2,001 columns"),
         ({"x" * (1 << 20): 1}, "names of a row"),
@@ -201,21 +208,94 @@ def test_sqlite_takes_as_many_columns_as_it_can_and_no_more(tmp_path: Path) -> N
         target.write(Delivery("g/p", "one", 3, [Row(2, b"2" * 16, {"one": "more"})]))
 
 
-def test_sqlite_writes_all_of_a_step_or_nothing(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "x.db")) as table, table:
-        table.execute("CREATE TABLE t (delivery_hash TEXT PRIMARY KEY NOT NULL, n UNIQUE)")
-    target = SqliteTarget(tmp_path / "x.db", "t")
-    with pytest.raises(UnavailableError, match="UNIQUE"):
-        deliver(target, [{"n": 1}, {"n": 1}])
-    with closing(sqlite3.connect(tmp_path / "x.db")) as table:
-        assert list(table.execute("SELECT * FROM t")) == []
+def made(path: Path, columns: str, *, options: str = "") -> SqliteTarget:
+    """A table that somebody made before."""
+    with closing(sqlite3.connect(path)) as table, table:
+        table.execute(f"CREATE TABLE t ({columns}) {options}")
+    return SqliteTarget(path, "t")
 
 
-def test_sqlite_refuses_a_table_without_the_hash_as_its_key(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "x.db")) as table, table:
-        table.execute("CREATE TABLE t (n)")
+HASH = "delivery_hash TEXT PRIMARY KEY NOT NULL"
+
+
+def stored(path: Path, columns: str = "n") -> list[Any]:
+    with closing(sqlite3.connect(path)) as table:
+        return list(table.execute(f"SELECT {columns} FROM t ORDER BY delivery_hash"))
+
+
+def test_sqlite_writes_all_of_a_step_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = made(tmp_path / "x.db", f"{HASH}, n")
+    insert = SqliteTarget._insert
+
+    def half(self: SqliteTarget, connection: sqlite3.Connection, rows: Sequence[Row]) -> None:
+        insert(self, connection, rows[:1])
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SqliteTarget, "_insert", half)
+        with pytest.raises(UnavailableError, match="disk I/O"):
+            deliver(target, [{"n": 1}, {"n": 2}])
+    assert stored(tmp_path / "x.db") == []
+
+
+@pytest.mark.parametrize("columns", ["n", "delivery_hash, n, PRIMARY KEY (delivery_hash, n)"])
+def test_sqlite_refuses_a_table_without_the_hash_as_its_key(tmp_path: Path, columns: str) -> None:
+    target = made(tmp_path / "x.db", columns)
     with pytest.raises(InvalidError, match="no primary key delivery_hash"):
-        deliver(SqliteTarget(tmp_path / "x.db", "t"), [{"n": 1}])
+        deliver(target, [{"n": 1}])
+
+
+def test_sqlite_looks_at_the_columns_of_a_table_before_a_row_is_taken(tmp_path: Path) -> None:
+    target = made(
+        tmp_path / "x.db",
+        f"{HASH}, n INTEGER NOT NULL, d NOT NULL DEFAULT 7, twice AS (n * 2), "
+        "kept AS (n) STORED NOT NULL",
+    )
+    target.prepare()
+    for value, why in (
+        ({}, "column n cannot be null"),
+        ({"N": None}, "column N cannot be null"),
+        ({"n": 1, "d": None}, "column d cannot be null"),
+        ({"n": 1, "twice": 2}, "column twice is made of others"),
+        ({"n": 1, "Kept": 1}, "column Kept is made of others"),
+    ):
+        with pytest.raises(InvalidError, match=why):
+            target.encode(value)
+    deliver(target, [{"N": 1}, {"n": 2, "d": 8, "new": 3}])
+    assert stored(tmp_path / "x.db", "n, d, twice, kept, new") == [
+        (1, 7, 2, 1, None), (2, 8, 4, 2, 3),
+    ]  # fmt: skip
+
+
+def test_sqlite_widens_a_strict_table(tmp_path: Path) -> None:
+    target = made(tmp_path / "x.db", f"{HASH}, n INTEGER", options="STRICT")
+    deliver(target, [{"n": 1, "any": "007"}, {"n": 2, "any": b"x"}])
+    assert stored(tmp_path / "x.db", "n, any") == [(1, "007"), (2, b"x")]
+    target.prepare()
+    rows = [Row(2, b"2" * 16, target.encode({"n": "text"}))]
+    assert list(target.write(Delivery("g/p", "one", 3, rows, 2))) == [2]
+
+
+def test_rows_that_break_a_rule_of_a_table_are_refused_message_by_message(tmp_path: Path) -> None:
+    target = made(tmp_path / "x.db", f"{HASH}, n UNIQUE CHECK (n > 0)")
+    target.prepare()
+
+    def row(offset: int, n: int, ordinal: int = 0) -> Row:
+        return Row(offset, b"%08d%08d" % (offset, ordinal), target.encode({"n": n}))
+
+    # Of message 2 one row would do, and of 3 another message has the number already.
+    rows = [row(0, 1), row(1, -1), row(2, 2), row(2, 0, 1), row(3, 1), row(4, 5)]
+    step = Delivery("g/p", "one", 5, rows)
+    for _ in range(2):  # it comes again, after a crash
+        refused = target.write(step)
+        assert {offset: str(error) for offset, error in refused.items()} == {
+            1: "table t refuses the row: CHECK constraint failed: n > 0",
+            2: "table t refuses the row: CHECK constraint failed: n > 0",
+            3: "table t refuses the row: UNIQUE constraint failed: t.n",
+        }
+        assert stored(tmp_path / "x.db") == [(1,), (5,)]
 
 
 # -- Delta
@@ -291,6 +371,18 @@ def test_delta_says_so_when_it_cannot_know_what_failed(
     assert sorted(found) == [0, 0, 1, 1, 2, 3]
 
 
+def test_delta_does_not_take_an_older_note_for_what_was_written_last(tmp_path: Path) -> None:
+    """A version before notes wrote into the table once more: 2 may be among its rows."""
+    target = DeltaTarget(str(tmp_path / "t"), pa.schema([("n", pa.int64())]))
+    deliver(target, numbers(0, 4), failed={2})
+    later = CommitProperties(app_transactions=[Transaction("one", 6)])
+    rows = pa.table({"n": [2, 4, 5]})
+    write_deltalake(target.path, rows, mode="append", commit_properties=later)
+    deliver(target, numbers(0, 6))
+    found = DeltaTable(target.path).to_pyarrow_table().column("n").to_pylist()
+    assert sorted(found) == list(range(6))
+
+
 def test_delta_tables_that_forget_are_refused(tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     forgets = {"delta.setTransactionRetentionDuration": "interval 1 days"}
@@ -327,6 +419,32 @@ def test_a_step_that_died_between_the_lines_and_the_mark_is_written_anew(
             deliver(target, numbers(3, 9), start=3)
     deliver(target, numbers(3, 6), start=3)
     assert Place("f", tmp_path).found() == list(range(6))
+
+
+def test_a_first_step_that_dies_before_its_mark_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever it dies: nothing is in the file that no mark tells of."""
+    target = FileTarget(tmp_path / "f")
+    put = FileTarget._put_mark
+    for good in range(3):
+        left = [True] * good
+
+        def full(self: FileTarget, mark: sinkfile.Mark, left: list[bool] = left) -> None:
+            if not left:
+                raise OSError(28, "No space left on device")
+            left.pop()
+            put(self, mark)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(FileTarget, "_put_mark", full)
+            if good < 2:
+                with pytest.raises(UnavailableError, match="No space left"):
+                    deliver(target, numbers(0, 3))
+            else:
+                deliver(target, numbers(0, 3))
+    deliver(target, numbers(0, 5))
+    assert Place("f", tmp_path).found() == list(range(5))
 
 
 def test_a_mark_from_before_failures_were_remembered_is_read(tmp_path: Path) -> None:
