@@ -131,11 +131,7 @@ def test_a_request_is_answered_or_refused_and_the_rows_hold_together(
 @given(requests)
 def test_a_request_is_the_same_after_the_wire(request: Request) -> None:
     try:
-        encoded = encode_request(request)
-    except OverflowError:
-        return  # no JSON of ours has such numbers
-    try:
-        assert decode_request(encoded) == request
+        assert decode_request(encode_request(request)) == request
     except InvalidError:
         assert _is_huge(request)
 

@@ -23,7 +23,7 @@ from penstock.log.decision import StateKey, Timer
 from penstock.log.state import LogState
 from penstock.topic.feed import feed_step, is_hungry
 from penstock.topic.look import look_step
-from penstock.topic.members import leave_step
+from penstock.topic.members import holds, leave_step
 from penstock.topic.state import TopicState, topic_state_key
 from penstock.topic.timers import beat_due, feed_due
 
@@ -81,6 +81,8 @@ class TopicKeeping:
         self._signs.forget(state.id, live.keys())
         next_ms: int | None = None
         for number, consumer in live.items():
+            if self._signs.waits(state.id, number) and not holds(state, number):
+                self._signs.heard(state.id, number, now_ms)
             last_ms = self._signs.last_ms(state.id, number, now_ms)
             deadline_ms = last_ms + consumer.heartbeat_ms
             if now_ms - deadline_ms > LATE_MS:

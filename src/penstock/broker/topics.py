@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
+from msgspec import UNSET, UnsetType
 
 from penstock.broker.commit import Committer, Shown
 from penstock.broker.queues import Queues
@@ -148,11 +149,12 @@ class Topics(TopicTails):
         self,
         name: LogName,
         *,
-        max_count: int | None = None,
-        max_bytes: int | None = None,
-        max_age_ms: int | None = None,
+        max_count: int | UnsetType | None = UNSET,
+        max_bytes: int | UnsetType | None = UNSET,
+        max_age_ms: int | UnsetType | None = UNSET,
     ) -> None:
-        """What the all-log keeps, all three; None is no limit. What is not acknowledged stays."""
+        """What the all-log keeps; None is no limit, and what is not given stays as it is. What is
+        not acknowledged is kept in any case."""
         await self._committer.submit(
             configure_step(name, max_count=max_count, max_bytes=max_bytes, max_age_ms=max_age_ms)
         )

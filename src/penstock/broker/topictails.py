@@ -119,10 +119,11 @@ class TopicTails:
         *,
         wait_ms: int | None = 0,
         done: Sequence[Refs] = (),
+        alive: bool = False,
     ) -> Polled:
         """Up to `count` messages, marked as emitted. `done` is acked in the same commit, before;
-        what is stale of it is left alone, silently. Waiting is no sign of life: beat meanwhile. One
-        poll per consumer at a time."""
+        what is stale of it is left alone, silently. Waiting is a sign of life for whoever is
+        `alive` and has nothing to settle; else beat meanwhile. One poll per consumer at a time."""
         first = [ack_step(name, consumer, token, _given(done))] if done else []
         emitted: list[Emitted] = []
 
@@ -147,8 +148,13 @@ class TopicTails:
         if not found and wait_ms != 0:
             seconds = None if wait_ms is None else wait_ms / 1000
             poller = name, consumer, token
-            with self._in_line(poller):
+            sign = (
+                self.signs.waiting(emitted[0].topic, token) if alive else contextlib.nullcontext()
+            )
+            with self._in_line(poller), sign:
                 found = await self._turns.wait(poller, ask, count, seconds) or 0
+            if alive:
+                self._heard(name, token)  # its time begins with the answer
         if not found:
             return Polled([], await self._paused(name))
         return await self._answer(name, consumer, token, emitted[0])
@@ -167,14 +173,17 @@ class TopicTails:
         given_back = list(emitted.parts)
         try:
             room = ANSWER_BYTES
-            for picked in emitted.parts:
-                part, size = await self._part(emitted.topic, picked, room)
+            for i, picked in enumerate(emitted.parts):
+                # Each gets its share of the room: a replay of large messages holds no live one up.
+                share = room // (len(emitted.parts) - i)
+                part, size = await self._part(emitted.topic, picked, share)
                 room -= size
-                given_back.pop(0)
                 parts.append(part)
-                if len(part.offsets) < len(picked.offsets):
-                    given_back.insert(0, _rest(picked, len(part.offsets)))
-                    break
+            given_back = [
+                _rest(picked, len(part.offsets))
+                for picked, part in zip(emitted.parts, parts, strict=True)
+                if len(part.offsets) < len(picked.offsets)
+            ]
         finally:
             self._give_back(name, consumer, token, given_back)
         return Polled(parts)

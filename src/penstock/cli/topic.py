@@ -1,8 +1,9 @@
 """`penstock topic`: topics from the command line.
 
 Contract     Results go to stdout, one table or one JSON document; `tail` prints a line per message
-             and acknowledges it when it is printed, so a message that was cut off by a kill comes
-             again to somebody. Consuming for real is Python's: `topic.tail(handler)`.
+             and acknowledges it when it is printed, so a message that was cut off, by a kill or by
+             a `head`, comes again to somebody. Consuming for real is Python's:
+             `topic.tail(handler)`.
 """
 
 from __future__ import annotations
@@ -21,12 +22,23 @@ from penstock.cli.output import print_json, result_console, say
 from penstock.cli.rendering import json_bytes, preview, print_fields, print_table
 from penstock.client.topicshapes import TopicMessage
 from penstock.errors import InvalidError, NotFoundError
+from penstock.words import counted
 
 app = typer.Typer(
     help="Push to topics, look at their consumers and shards, replay.",
     no_args_is_help=True,
     epilog="Example: penstock topic push jobs 'resize 17' --key customer-3",
 )
+
+
+class NotPrintedError(BaseException):
+    """A message could not be printed. An Exception would be a failure of the handler, and the
+    message errored; this ends the consumer, and the message goes back."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="Its name.")]
 
@@ -36,7 +48,7 @@ def push(
     name: Name,
     data: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DATA]…", help="One message each; none: the lines of stdin."),
+        typer.Argument(metavar="DATA", help="One message each; none: the lines of stdin."),
     ] = None,
     key: Annotated[
         str | None, typer.Option("--key", help="Messages of one key are handled in order.")
@@ -79,7 +91,10 @@ def tail(
 
     def show(message: TopicMessage) -> None:
         nonlocal seen
-        _print_line(message, as_json)
+        try:
+            _print_line(message, as_json)
+        except Exception as error:
+            raise NotPrintedError(error) from error
         seen += 1
         if seen == count:
             begun.wait()
@@ -89,8 +104,11 @@ def tail(
         _require(db.topics(), name)
         tailing = db.topic(name).tail(show, consumer=consumer)
         begun.set()
-        with tailing:
-            tailing.wait()
+        try:
+            with tailing:
+                tailing.wait()
+        except NotPrintedError as ended:
+            raise ended.error from None
 
 
 def _print_line(message: TopicMessage, as_json: bool) -> None:
@@ -98,7 +116,7 @@ def _print_line(message: TopicMessage, as_json: bool) -> None:
         line = msgspec.json.encode(
             {
                 "offset": message.offset,
-                "shard_key": message.shard_key,
+                **_json_key(message.shard_key),
                 "time": message.time,
                 "replay": message.replay,
                 **json_bytes("data", message.data),
@@ -110,7 +128,11 @@ def _print_line(message: TopicMessage, as_json: bool) -> None:
     sys.stdout.flush()
 
 
-@app.command("ls")
+def _json_key(key: str | None) -> dict[str, str | None]:
+    return json_bytes("shard_key", None if key is None else key.encode("utf-8", "surrogateescape"))
+
+
+@app.command("ls", epilog="Example: penstock topic ls --json")
 def list_topics(
     pattern: Pattern = "*",
     location: Location = LOCATION_DEFAULT,
@@ -132,10 +154,12 @@ def list_topics(
             for name, stats in found
         ],
         empty="there are no topics here" if pattern == "*" else f"no topic matches {pattern}",
+        counts=("inserted", "waiting", "running", "acked", "errored", "consumers"),
+        minor=("inserted", "acked", "consumers", "running", "state"),
     )  # fmt: skip
 
 
-@app.command()
+@app.command(epilog="Example: penstock topic show jobs")
 def show(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
     """Show counts, consumers and shards of a topic."""
     with opened(location) as db:
@@ -150,9 +174,22 @@ def show(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fals
         [(each.id, len(each.slots), each.last_seen, each.zombie) for each in consumers],
         empty="it has no consumers",
     )
+    print_table(
+        ("slot", "generation", "owner", "inserted", "acked", "errored", "running", "state"),
+        [
+            (
+                each.slot, each.generation, each.owner, each.inserted, each.acked, each.errored,
+                each.running, "draining" if each.draining else "",
+            )
+            for each in shards
+        ],
+        empty="it has no shards",
+        counts=("inserted", "acked", "errored", "running"),
+        minor=("generation", "inserted", "acked", "state"),
+    )  # fmt: skip
 
 
-@app.command()
+@app.command(epilog="Example: penstock topic errors jobs --json")
 def errors(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
     """List messages whose handler failed, with the last error of each."""
     with opened(location) as db:
@@ -162,28 +199,30 @@ def errors(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fa
             [
                 {
                     "offset": each.offset,
-                    "shard_key": each.shard_key,
+                    **_json_key(each.shard_key),
                     **json_bytes("data", each.data),
                     "time": each.time,
                     "consumer": each.consumer,
                     "error": each.error,
                     "attempts": each.attempts,
                     "final": each.final,
+                    "replay": each.replay,
                 }
                 for each in found
             ]
         )
         return
     print_table(
-        ("offset", "key", "attempts", "given up", "error", "data"),
+        ("offset", "key", "attempts", "given up", "replay", "error", "data"),
         [
             (
-                each.offset, preview(each.shard_key, 40), each.attempts, each.final,
+                each.offset, preview(each.shard_key, 40), each.attempts, each.final, each.replay,
                 preview(each.error, 80), preview(each.data),
             )
             for each in found
         ],
         empty=f"no handler of {name} has failed",
+        minor=("key", "replay", "given up", "attempts", "data"),
     )  # fmt: skip
 
 
@@ -192,7 +231,7 @@ def replay(
     name: Name,
     start: Annotated[str, typer.Argument(metavar="START", help="An offset, or a time.")],
     end: Annotated[
-        str | None, typer.Argument(metavar="[END]", help="Before this one; none: up to now.")
+        str | None, typer.Argument(metavar="END", help="Before this one; none: up to now.")
     ] = None,
     location: Location = LOCATION_DEFAULT,
     as_json: Json = False,
@@ -216,7 +255,7 @@ def _point(text: str) -> int | datetime:
     return found if found.tzinfo is not None else found.astimezone()
 
 
-@app.command()
+@app.command(epilog="Example: penstock topic pause jobs")
 def pause(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
     """Stop routing and handing out; returns when nothing more is handed out."""
     with opened(location) as db:
@@ -229,7 +268,7 @@ def pause(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fal
     )
 
 
-@app.command()
+@app.command(epilog="Example: penstock topic play jobs")
 def play(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
     """End a pause."""
     with opened(location) as db:
@@ -237,15 +276,15 @@ def play(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fals
     say({"paused": False}, f"{name} goes on", as_json)
 
 
-@app.command()
+@app.command(epilog="Example: penstock topic rebalance jobs")
 def rebalance(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
     """Spread the slots evenly over the consumers; joining and leaving do that by themselves."""
     with opened(location) as db:
         moved = db.topic(name).rebalance()
-    say({"moved": moved}, f"{moved} slots moved", as_json)
+    say({"moved": moved}, counted(moved, "slot moved", "slots moved"), as_json)
 
 
-@app.command("rm")
+@app.command("rm", epilog="Example: penstock topic rm jobs --yes")
 def remove(
     name: Name, yes: Yes = False, location: Location = LOCATION_DEFAULT, as_json: Json = False
 ) -> None:

@@ -10,7 +10,8 @@ Claims       Without `ack` a message is acknowledged before its handler gets it:
              as there are workers without one. So what was fetched ahead stays the broker's to give
              to others, and what is claimed is handled, after `stop` too.
 Sure         Nothing is begun that others may have taken for theirs: a process that was stopped for
-             longer than its heartbeat asks the broker first (`on_doubt`, then `heard`).
+             longer than its heartbeat asks the broker first (`on_doubt`, then `heard`). So does one
+             that was refused something, or has handled something for nothing.
 Threads      Everything here may be called from any thread.
 """
 
@@ -83,6 +84,9 @@ class Handling:
         self._hungry = False  # the loop waits for room
         self._full = False  # the last poll gave as many as it could
         self._sure_until = 0.0  # monotonic: nobody can have taken this consumer for dead
+        #: Monotonic, since when perhaps something has moved on: until the broker was asked what is
+        #: ours, and heard.
+        self._doubted: float | None = None
         self._doubting = False  # the loop is asked to find out
         self.stopped = False
         #: Messages that had moved on when they were acknowledged or given back.
@@ -152,24 +156,32 @@ class Handling:
     def finish(self, message: TopicMessage, effects: list[Effect]) -> None:
         """Its handler has returned."""
         with self._lock:
-            good = self._lanes.handled(message)
+            good = self._handled(message)
             self._lanes.free(message)
             if good and self.manner.ack:
                 self._results.append(Result(message, effects))
             due = self._due()
         self._tell(due)
 
+    def _handled(self, message: TopicMessage) -> bool:
+        """-> whether it was not for nothing; then it was in the way of dropping its lane"""
+        good = self._lanes.handled(message)
+        if not good:
+            self._doubt()
+        return good
+
     def fail(self, message: TopicMessage, error: Exception, *, counts: bool = True) -> None:
-        """Its handler has raised. One that does not count is left as it is: it comes again."""
+        """Its handler has raised. One that does not count, at the end of everything, is left as it
+        is, and so is its lane: it comes again."""
         text = reason_of(error)
         with self._lock:
             if not self.manner.ack:
                 self._failed_for_good(message, text, counts=counts)
             else:
-                good = self._lanes.handled(message)
-                if not (good and counts):
+                good = self._handled(message)
+                if not good:
                     self._lanes.free(message)
-                else:  # its lane waits for the answer
+                elif counts:  # its lane waits for the answer
                     self._results.append(Result(message, error=text))
             due = self._due()
         self._tell(due)
@@ -192,6 +204,7 @@ class Handling:
     def crash(self, message: TopicMessage, error: BaseException) -> None:
         """A worker is at its end, and so is the consumer; the message comes to another one."""
         with self._lock:
+            self.stopped = True  # with it: nothing that comes after it is begun
             self._back(message)
             self.error = error
         self.stop()
@@ -281,10 +294,14 @@ class Handling:
 
     # -- the loop
 
-    def heard(self, asked: float) -> None:
-        """The broker has answered what was asked at this moment: it knows that we live."""
+    def heard(self, asked: float, *, slots: bool = False) -> None:
+        """The broker has answered what was asked at this moment: it knows that we live. `slots`:
+        and has told which are ours; others were dropped."""
         with self._lock:
-            self._sure_until = max(self._sure_until, asked + self.manner.heartbeat_ms / 1000)
+            if slots and self._doubted is not None and asked >= self._doubted:
+                self._doubted = None
+            if self._doubted is None:
+                self._sure_until = max(self._sure_until, asked + self.manner.heartbeat_ms / 1000)
             doubted, self._doubting = self._doubting, False
             if doubted:
                 self._changed.notify_all()
@@ -332,9 +349,17 @@ class Handling:
         return sorted(claims, key=lambda message: message._job)
 
     def doubt(self) -> None:
-        """Claims went wrong: nothing is begun until the broker was heard again."""
+        """Something was refused: nothing is begun until it is known what is ours."""
         with self._lock:
-            self._sure_until = 0.0
+            self._doubt()
+
+    def _doubt(self) -> None:
+        self._sure_until, self._doubted = 0.0, self._clock.monotonic()
+
+    def withdraw(self) -> None:
+        """Claims went wrong."""
+        with self._lock:
+            self._doubt()
             self._withdraw()
             self._claiming = False
 
@@ -382,19 +407,32 @@ class Handling:
         with self._lock:
             self._results = results + self._results
 
-    def answered(self, failed: Sequence[TopicMessage], answers: Sequence[str]) -> None:
-        """What the broker says about failures; their keys go on."""
+    def answered(
+        self, failed: Sequence[TopicMessage], answers: Sequence[str], *, paused: bool
+    ) -> list[TopicMessage]:
+        """What the broker says about failures; their keys go on, unless the topic is paused. ->
+        what is dropped then, before a worker could begin it"""
         with self._lock:
             for message, answer in zip(failed, answers, strict=True):
                 message.attempt += answer == "again"
                 self._lanes.free(message, again=answer == "again")
-            self._wake()
+            dropped = self._go_on(paused=paused)
         if failed:
             self.on_change()
+        return dropped
 
-    def redo(self, first: TopicMessage, pending: list[Result]) -> None:
+    def _go_on(self, *, paused: bool) -> list[TopicMessage]:
+        dropped = self._lanes.drop(lambda message: True) if paused else []
+        if self._is_fed():
+            self._post(self.on_room)
+        self._wake()
+        return dropped
+
+    def redo(
+        self, first: TopicMessage, pending: list[Result], *, paused: bool
+    ) -> list[TopicMessage]:
         """A message whose effects were not committed comes again, and after it whatever was handled
-        after it of its lane: results of that are dropped, in `pending` too."""
+        after it of its lane: results of that are dropped, in `pending` too. -> as `answered`"""
         with self._lock:
             first.attempt += 1
             again = [first]
@@ -406,8 +444,9 @@ class Handling:
                 again += mine
                 results[:] = [each for each in results if each.message not in mine]
             self._lanes.redo(again)
-            self._wake()
+            dropped = self._go_on(paused=paused)
         self.on_change()
+        return dropped
 
 
 def refs_of(messages: Sequence[TopicMessage]) -> list[Refs]:

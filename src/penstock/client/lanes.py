@@ -128,24 +128,31 @@ class Lanes:
         self._queue(lane)
 
     def drop(self, gone: Callable[[TopicMessage], bool]) -> list[TopicMessage]:
-        """Forget messages that nobody has begun. -> those"""
+        """Forget messages that nobody has begun. -> those. What somebody handles for nothing stays,
+        and so does its slot: whoever got it next would handle the key at the same time."""
         dropped: list[TopicMessage] = []
         for lane in list(self._lanes.values()):
-            if any(map(gone, lane.waiting)):
-                dropped += filter(gone, lane.waiting)
-                lane.waiting = deque(each for each in lane.waiting if not gone(each))
-                if not lane.waiting and not lane.queued:
-                    self._queue(lane)
+            stays = lane.busy._slot if lane.void and lane.busy is not None else None
+            left: deque[TopicMessage] = deque()
+            for message in lane.waiting:
+                goes = message._slot != stays and gone(message)
+                (dropped if goes else left).append(message)
+            lane.waiting = left
+            if not left and not lane.queued:
+                self._queue(lane)
         self.waiting -= len(dropped)
         return dropped
 
     def clear(self) -> int:
         """Forget everything; what is being handled is for nothing. -> how many were there"""
-        count = len(self.drop(lambda message: True)) + self.running
+        count = self.waiting + self.running
+        self.waiting = 0
         for lane in list(self._lanes.values()):
+            lane.waiting.clear()
             if lane.running:
                 lane.void = True
             else:
                 lane.busy = None
-                self._queue(lane)
+                if not lane.queued:
+                    self._queue(lane)
         return count

@@ -154,9 +154,9 @@ class RemoteTopics:
         self,
         name: LogName,
         *,
-        max_count: int | None = None,
-        max_bytes: int | None = None,
-        max_age_ms: int | None = None,
+        max_count: int | None,
+        max_bytes: int | None,
+        max_age_ms: int | None,
     ) -> None:
         limits = ("MAXLEN", max_count or 0, "MAXBYTES", max_bytes or 0, "MAXAGE", max_age_ms or 0)
         await self._remote.ask("TOPIC.CONFIG", name.name, *limits)

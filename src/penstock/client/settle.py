@@ -22,8 +22,9 @@ from typing import Protocol
 from penstock.broker.topicanswers import Acked, Effect, Failure, Refs
 from penstock.client.consume import reason_of
 from penstock.client.handling import Handling, Result, failure_of, refs_of
+from penstock.client.topicshapes import TopicMessage
 from penstock.clock import Clock
-from penstock.errors import FencedError, PenstockError, UnavailableError
+from penstock.errors import CorruptError, FencedError, PenstockError, UnavailableError
 
 _log = logging.getLogger("penstock")
 
@@ -51,8 +52,8 @@ class Registration(Protocol):
     def broken(self, error: PenstockError) -> None:
         """The registration is gone, or cannot be used."""
 
-    def paused(self) -> None:
-        """The topic is."""
+    def give_back(self, dropped: Sequence[TopicMessage]) -> None:
+        """Nobody begins these here."""
 
     def moved(self) -> None:
         """Some slot has: find out which."""
@@ -126,7 +127,6 @@ class Settler:
             except PenstockError as error:
                 if token == self._registration.token:
                     self._registration.broken(error)
-                    return
 
     async def _ack(self, results: Sequence[Result]) -> Acked:
         acked = await self._registration.ack(
@@ -134,16 +134,16 @@ class Settler:
             [failure_of(each) for each in results if each.error is not None],
             [effect for each in results for effect in each.effects],
         )
-        if acked.paused:
-            self._registration.paused()
         if not all(acked.taken) or "stale" in acked.failed:
+            self._handling.doubt()  # what comes after it has moved on too
             self._registration.moved()
         return acked
 
     def _settled(self, results: Sequence[Result], acked: Acked) -> None:
         self._handling.lost += acked.taken.count(False) + acked.failed.count("stale")
         failed = [each.message for each in results if each.error is not None]
-        self._handling.answered(failed, acked.failed)
+        dropped = self._handling.answered(failed, acked.failed, paused=acked.paused)
+        self._registration.give_back(dropped)
 
     # -- with effects
 
@@ -170,7 +170,7 @@ class Settler:
         """-> None; or why nothing was done: an error, or empty where one has moved on"""
         try:
             acked = await self._ack(part)
-        except (UnavailableError, FencedError):
+        except (UnavailableError, FencedError, CorruptError):
             raise
         except PenstockError as error:
             # An effect was refused; or is this consumer not registered any more?
@@ -179,14 +179,16 @@ class Settler:
         lost = acked.taken.count(False)
         if lost and len(part) > 1 and any(each.effects for each in part):
             return ""
-        self._handling.lost += lost
+        self._settled(part, acked)
         return None
 
     async def _settle_failure(self, results: list[Result]) -> None:
         """The first of these. If it comes again, so does what came after it of its key."""
         acked = await self._ack(results[:1])
         if acked.failed == ["again"]:
-            self._handling.redo(results[0].message, results)
+            first = results[0].message
+            dropped = self._handling.redo(first, results, paused=acked.paused)
+            self._registration.give_back(dropped)
         else:
             self._settled(results[:1], acked)
 

@@ -5,10 +5,13 @@ Contract     `open` joins; from then on messages come to the workers (handling.p
              leaves. A poll asks for more when half of a full one is begun, else when all is.
 Moved on     A slot may go to another consumer at any time. What was polled of it and is not begun
              is given back when that is known, and an acknowledgement of it is refused.
+Order        What is given back comes again, and nothing of its slot may be begun before that. So
+             what a poll brings of it that was asked before goes back too, and the next poll is
+             asked when the broker has answered: requests may overtake each other.
 Lost         Whoever was silent for too long (stopped, cut off) is not registered any more: it joins
              again, under the same name, and everything that it had polled before is dropped; so
              does one whose poll was lost with its broker. A consumer whose name another process
-             took, or whose topic was deleted, ends: `handling.error`.
+             took, whose topic was deleted or is damaged, ends: `handling.error`.
 Threads      Everything here runs on the loop of the handle, so that a busy handler keeps its
              registration.
 """
@@ -32,6 +35,7 @@ from penstock.client.topicshapes import TopicMessage
 from penstock.clock import Clock
 from penstock.errors import (
     ConflictError,
+    CorruptError,
     FencedError,
     InvalidError,
     NotFoundError,
@@ -68,11 +72,15 @@ class Tailing:
         handling.on_stop = self._close_soon
         #: Names the registration.
         self.token = 0
+        self._joined = 0.0  # when, monotonic
         self._gone: asyncio.Future[PenstockError] | None = None
         self._running: asyncio.Task[None] | None = None
         self._polling: asyncio.Task[None] | None = None
         self._asking: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
+        self._releasing: set[asyncio.Task[None]] = set()
+        #: Slots of which something was given back since the last poll was asked.
+        self._given_back: set[int] = set()
 
     @property
     def _topic(self) -> str:
@@ -92,38 +100,29 @@ class Tailing:
                 self.name, manner.consumer, heartbeat_ms=manner.heartbeat_ms, slots=manner.slots
             )
         )
-        self.token = joined.token
+        self.token, self._joined = joined.token, self._clock.monotonic()
         self._gone = asyncio.get_running_loop().create_future()
-        self.handling.heard(asked)
+        self.handling.heard(asked, slots=True)
 
     async def _run(self) -> None:
         try:
             while True:
                 error = await self._serve()
-                if error is None or not await self._join_again(error):
+                if not await self._join_again(error):
                     return
         except Exception as error:
             self._end(error)
 
-    async def _serve(self) -> PenstockError | None:
-        """Until it is stopped, or its registration is gone."""
+    async def _serve(self) -> PenstockError:
+        """Until its registration is gone. -> why"""
         gone = self._gone
         assert gone is not None
-        self._polling = spawn(self._poll_for_ever())
-        beating = spawn(self._beat_for_ever())
+        self._polling = self._spawn(self._poll_for_ever(gone))
+        beating = self._spawn(self._beat_for_ever())
         try:
-            everything = {self._polling, beating, gone}
-            await asyncio.wait(everything, return_when=asyncio.FIRST_COMPLETED)
-            if gone.done():
-                return gone.result()
-            for task in (self._polling, beating):
-                if task.done() and not task.cancelled() and (error := task.exception()):
-                    if isinstance(error, PenstockError):
-                        return error
-                    raise error
-            # Stopped: signs of life until what runs is settled (`_close` ends this).
-            await asyncio.wait({beating, gone}, return_when=asyncio.FIRST_COMPLETED)
-            return gone.result() if gone.done() else None
+            # When it is stopped, signs of life until what runs is settled (`_close` ends this).
+            await asyncio.wait({gone})
+            return gone.result()
         finally:
             self._polling.cancel()
             beating.cancel()
@@ -131,14 +130,16 @@ class Tailing:
     async def _join_again(self, error: PenstockError) -> bool:
         """After a loss: everything that was polled comes again, to whoever has its slot then. ->
         whether it is registered; else it was stopped meanwhile"""
-        if isinstance(error, ConflictError | InvalidError):
-            raise error  # another process has this name now
+        if isinstance(error, ConflictError | InvalidError | CorruptError):
+            raise error  # another process has this name now; or it would only come again
         lost = self.handling.clear()
         if not self.handling.stopped:
             _log.warning(
                 "consumer %s of topic %s joins again, %d messages are left to others: %s",
                 self.manner.consumer, self._topic, lost, error,
             )  # fmt: skip
+        if self._clock.monotonic() < self._joined + AGAIN_SECONDS:
+            await self._clock.sleep(AGAIN_SECONDS)  # whatever it is, it is not asked all the time
         while not self.handling.stopped:
             try:
                 if isinstance(error, NotFoundError):
@@ -206,8 +207,8 @@ class Tailing:
             dropped = self.handling.drop(
                 lambda message: epochs.get(message._slot) != message._epoch
             )
-        self.handling.heard(asked)  # only now: what has moved on is not begun
-        await self._release(dropped)
+        self.handling.heard(asked, slots=True)  # only now: what has moved on is not begun
+        self.give_back(dropped)
 
     def moved(self) -> None:
         """Perhaps a slot has: ask now which are ours."""
@@ -216,13 +217,19 @@ class Tailing:
 
     def paused(self) -> None:
         """The topic is: what was not begun is for later."""
-        self._spawn(self._release(self.handling.drop(lambda message: True)))
+        self.give_back(self.handling.drop(lambda message: True))
 
-    async def _release(self, dropped: Sequence[TopicMessage]) -> None:
-        """Who gets a slot waits until what is running of it is settled or given back."""
+    def give_back(self, dropped: Sequence[TopicMessage]) -> None:
+        """These were polled, and nobody begins them here: they are the broker's to hand out. Who
+        gets a slot waits until what is running of it is settled or given back."""
         if not dropped:
             return
-        token = self.token
+        self._given_back.update(message._slot for message in dropped)
+        task = self._spawn(self._release(self.token, dropped))
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+
+    async def _release(self, token: int, dropped: Sequence[TopicMessage]) -> None:
         released = await self._ask(
             lambda topics: topics.release(self.name, self.manner.consumer, token, refs_of(dropped))
         )
@@ -235,19 +242,30 @@ class Tailing:
 
     # -- messages
 
-    async def _poll_for_ever(self) -> None:
-        while not self.handling.stopped:
+    async def _poll_for_ever(self, gone: asyncio.Future[PenstockError]) -> None:
+        """Until it is stopped, or its registration is gone: who polls in its own process may not
+        hear that it is cancelled."""
+        while not (self.handling.stopped or gone.done()):
             self._room.clear()
             if self.handling.wants_room():
                 await self._room.wait()
+            if self._releasing:
+                await asyncio.wait(self._releasing)
+                continue  # it may have gone wrong, or there may be more
+            self._given_back.clear()
             asked = self._clock.monotonic()
             try:
                 polled = await self._poll()
             except (UnavailableError, FencedError) as error:
                 # What it has emitted is nobody's: only a new registration brings it again.
                 raise UnavailableError(f"a poll was lost: {error}") from error
+            if gone.done():
+                return  # these are not ours any more
             self.handling.heard(asked)
-            self.handling.add(_messages(self._topic, polled))
+            messages = _messages(self._topic, polled)
+            back = [each for each in messages if each._slot in self._given_back]
+            self.handling.add([each for each in messages if each._slot not in self._given_back])
+            self.give_back(back)
             if polled.paused:
                 self.paused()
 
@@ -283,15 +301,15 @@ class Tailing:
                 acked = await self.ack(refs_of(claims), [], [])
             except PenstockError as error:
                 # Whether they count is not known. At most once: nobody here handles them.
-                self.handling.doubt()
+                self.handling.withdraw()
                 self.handling.claimed(claims, [False] * len(claims))
                 if token == self.token:
                     fenced = isinstance(error, FencedError)
                     self.broken(UnavailableError(str(error)) if fenced else error)
                 return
-            self.handling.claimed(claims, acked.taken)
             if acked.paused:
-                self.paused()
+                self.paused()  # first: else what is next is claimed meanwhile
+            self.handling.claimed(claims, acked.taken)
             if not all(acked.taken):
                 self.moved()
 

@@ -89,9 +89,9 @@ class TopicBackend(Protocol):
         self,
         name: LogName,
         *,
-        max_count: int | None = None,
-        max_bytes: int | None = None,
-        max_age_ms: int | None = None,
+        max_count: int | None,
+        max_bytes: int | None,
+        max_age_ms: int | None,
     ) -> None: ...
 
     async def delete(self, name: LogName) -> bool: ...

@@ -3,7 +3,8 @@
 Contract     `ack_step` replies with what was taken. Only whoever was handed a message may settle
              it, and only while its slot has not moved on (given.py). With `strict` a message that
              is stale refuses the step, and so everything that is committed with it: that is how a
-             handler's effects happen exactly once.
+             handler's effects happen exactly once. Where it names no message, its consumer must be
+             registered.
 Failures     The error is recorded with its message. It is tried again until it failed
              `max_attempts` times, meanwhile it stays with its consumer; then it is errored, and its
              key goes on. A failure that says which attempt it was counts once, however often it is
@@ -26,7 +27,7 @@ from penstock.log.catalogue import LogName
 from penstock.log.decision import Step
 from penstock.topic.draft import Draft, topic_step
 from penstock.topic.given import Given, StaleError, given, held
-from penstock.topic.members import hand_over
+from penstock.topic.members import hand_over, require
 from penstock.topic.page import Mask
 from penstock.topic.shards import count, open_rows, rows_of
 from penstock.topic.state import LIVE
@@ -63,8 +64,11 @@ def ack_step(
     if not 1 <= max_attempts <= U16_MAX:
         raise InvalidError(f"max_attempts is 1 to {U16_MAX:,}, not {max_attempts:,}")
     failed_ones = _by_space(failures)
+    is_bare = not failures and not any(len(named.offsets) for named in done)
 
     async def body(draft: Draft) -> Settled:
+        if strict and is_bare:
+            require(draft.state, consumer, token)
         known = draft.state.consumer(consumer)
         number = token if known is not None and known.number == token else -1
         taken: list[bool] = []

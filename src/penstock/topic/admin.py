@@ -9,6 +9,7 @@ Contract     `configure_step` sets what the all-log keeps, as options of the cat
 from __future__ import annotations
 
 import msgspec
+from msgspec import UnsetType
 
 from penstock.codec.catalogue import encode_catalogue_row
 from penstock.codec.garbage import encode_garbage
@@ -24,9 +25,10 @@ _LIMITS = ("max_count", "max_bytes", "max_age_ms")
 _KINDS = (KeyType.TOPIC, KeyType.TOPIC_PAGE, KeyType.ERROR)
 
 
-def configure_step(name: LogName, **limits: int | None) -> Step:
+def configure_step(name: LogName, **given: int | UnsetType | None) -> Step:
     """max_count, max_bytes, max_age_ms: those that are given; None is no limit."""
-    assert set(limits) <= set(_LIMITS)
+    assert set(given) <= set(_LIMITS)
+    limits = {key: value for key, value in given.items() if not isinstance(value, UnsetType)}
     for key, value in limits.items():
         if value is not None and not 1 <= value <= I64_MAX:
             raise InvalidError(f"{key} is at least 1, not {value}")

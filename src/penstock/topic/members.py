@@ -110,6 +110,12 @@ def running(state: TopicState) -> int:
     return int(shards["running"].sum() + shards["replaying"].sum())
 
 
+def holds(state: TopicState, token: int) -> bool:
+    """Whether something that this consumer was handed runs."""
+    shards = state.head.shards
+    return bool((busy(shards) & (shards["owner"][open_rows(shards)] == token)).any())
+
+
 def require(state: TopicState, consumer: str, token: int) -> Consumer:
     """The registration, which must be there."""
     known = state.consumer(consumer)

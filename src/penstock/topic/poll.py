@@ -17,7 +17,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from penstock.codec.topic import FRESH, RELEASED, Epochs, Offsets, Slots
+from penstock.codec.topic import FRESH, RELEASED, Epochs, Offsets, Shards, Slots
 from penstock.errors import InvalidError
 from penstock.log.catalogue import LogName
 from penstock.log.decision import Step
@@ -79,7 +79,8 @@ def poll_step(name: LogName, consumer: str, token: int, count: int) -> Step:
 
         if state.replays:
             # Both get their half; the odd one in turn.
-            share = count if not live_waiting else (count + state.head.sequence % 2) // 2
+            odd = _handed_out(draft.shards, mine) % 2
+            share = count if not live_waiting else (count + odd) // 2
             for space in state.replays:
                 taken = await take(space.id, share)
                 left -= taken
@@ -89,6 +90,13 @@ def poll_step(name: LogName, consumer: str, token: int, count: int) -> Step:
         return Emitted(state.id, tuple(parts), paused=False, more=looked.more and not parts)
 
     return topic_step(name, body)
+
+
+def _handed_out(shards: Shards, mine: Mask) -> int:
+    """How many messages of these slots ever were: live ones, replays, and again. Neither what
+    others poll nor an acknowledgement changes that, so it is even and odd in turn."""
+    handed = shards["emitted"] + shards["replayed"] + shards["redelivered"]
+    return int(handed[mine[shards["slot"]]].sum())
 
 
 class _Looked:

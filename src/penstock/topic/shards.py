@@ -123,14 +123,14 @@ def _joined(shards: Shards) -> Shards:
     """Where consumers come and go faster than their messages are done, the oldest closed shards of
     a slot become one: what they hold stays in order, and the table stays small."""
     closed = np.bincount(shards["slot"][shards["end"] != OPEN_END], minlength=1)
-    for slot in np.flatnonzero(closed > CLOSED_MAX).tolist():
-        first, second = np.flatnonzero(shards["slot"] == slot)[:2].tolist()
-        one, other = shards[first], shards[second]
-        other["first"] = one["first"]
-        for field in COUNTERS:
-            other[field] += one[field]
-        shards = np.delete(shards, first)
-    return shards
+    full = np.flatnonzero(closed > CLOSED_MAX)
+    if not len(full):
+        return shards
+    first = shards["slot"].searchsorted(full)
+    shards["first"][first + 1] = shards["first"][first]
+    for field in COUNTERS:
+        shards[field][first + 1] += shards[field][first]
+    return np.delete(shards, first)
 
 
 def drop_drained(shards: Shards, folded: tuple[int, ...]) -> tuple[Shards, tuple[int, ...]]:

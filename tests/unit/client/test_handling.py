@@ -178,11 +178,11 @@ def test_a_claim_that_went_wrong_waits_until_the_broker_is_heard() -> None:
     first, second = world.add("a", "b")
     world.handling.begin(wait=False)
     claims = world.handling.take_claims()
-    world.handling.doubt()
+    world.handling.withdraw()
     world.handling.claimed(claims, [False])
     assert world.handling.begin(wait=False) is None
     assert world.told == ["claims", "doubt"]
-    world.handling.heard(world.time.now)
+    world.handling.heard(world.time.now, slots=True)
     assert world.handling.begin(wait=False) is None
     assert (claims, world.handling.take_claims()) == ([first], [second])
 
@@ -211,10 +211,28 @@ def test_what_was_claimed_for_workers_that_are_gone_runs_no_more() -> None:
 
 
 def test_a_failure_that_does_not_count_leaves_its_message_as_it_was() -> None:
-    world = World()
-    world.add("a", "b")
+    world = World(workers=2)
+    world.add("a", "a", "b")
     world.handling.fail(world.begin(), ValueError("closed"), counts=False)
+    assert world.begin().shard_key == "b"
+    assert world.handling.begin(wait=False) is None, "what comes after it of its key does not begin"
     assert world.handling.take_results() == []
+
+
+def test_when_a_worker_is_at_its_end_nothing_of_its_key_begins() -> None:
+    world = World(workers=2)
+    first, _ = world.add("a", "a")
+    assert world.begin() is first
+    begun: list[TopicMessage | None] = []
+    stop = world.handling.stop
+
+    def stop_late() -> None:
+        begun.append(world.handling.begin(wait=False))  # another worker comes by
+        stop()
+
+    world.handling.stop = stop_late  # type: ignore[method-assign]
+    world.handling.crash(first, SystemExit(3))
+    assert begun == [None]
 
 
 def test_after_stop_nothing_is_begun_and_the_loop_hears_when_nothing_runs() -> None:

@@ -90,6 +90,23 @@ def test_a_lane_that_begins_anew_comes_in_order_and_what_ran_was_for_nothing() -
     assert (lanes.waiting, lanes.running) == (0, 0)
 
 
+def test_what_is_handled_for_nothing_is_not_dropped_before_that_ends() -> None:
+    lanes = Lanes(keyed=False)
+    a = [message(0, "a"), message(1, "b", slot=1), message(2, "a"), message(3, "b", slot=1)]
+    lanes.add(a)
+    for each in a[:2]:
+        assert lanes.take() is each
+        lanes.handled(each)
+        lanes.free(each)
+    assert lanes.take() is a[2]
+    lanes.redo(a[:2])
+    assert lanes.drop(lambda each: True) == [a[1], a[3]], "others of its slot stay with it"
+    assert not lanes.handled(a[2])
+    lanes.free(a[2])
+    assert lanes.drop(lambda each: True) == [a[0], a[2]]
+    assert (lanes.waiting, lanes.running, lanes.take(), lanes._lanes) == (0, 0, None, {})
+
+
 def test_a_lane_that_waits_for_the_answer_about_a_failure_can_begin_anew() -> None:
     lanes = Lanes(keyed=True)
     first, second = message(0, "a"), message(1, "a")

@@ -81,11 +81,12 @@ def test_a_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
     elsewhere = Elsewhere(password="open sesame")
     location = f"penstock://localhost:{elsewhere.port}"
     try:
-        for wrong in (None, "wrong"):
+        for wrong, told in ((None, "asks for a password"), ("wrong", "refuses the password")):
             if wrong is not None:
                 monkeypatch.setenv("PENSTOCK_PASSWORD", wrong)
-            with pytest.raises(penstock.InvalidError):
+            with pytest.raises(penstock.InvalidError, match=told) as refused:
                 penstock.open(location)
+            assert "PENSTOCK_PASSWORD" in refused.value.hint
         monkeypatch.setenv("PENSTOCK_PASSWORD", "open sesame")
         with penstock.open(location) as db:
             assert db.stream("s").write(b"x") == 0

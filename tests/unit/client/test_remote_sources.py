@@ -47,3 +47,10 @@ def test_a_request_that_the_broker_would_not_read_is_not_sent() -> None:
     with pytest.raises(InvalidError, match="a request of 70,000,0"):
         asyncio.run(RemoteSources(remote).ask(GetSource("x" * 70_000_000)))
     assert remote.asked == []
+
+
+def test_a_name_that_is_no_text_is_invalid_and_not_sent() -> None:
+    remote = Recorded(b"")
+    with pytest.raises(InvalidError, match="told in JSON"):
+        asyncio.run(RemoteSources(remote).ask(GetSource("\udcff")))
+    assert remote.asked == []

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from typing import Any
+
+import pytest
 
 from penstock.broker.topicanswers import Acked, Effect, Failure, Refs, TxWrite
 from penstock.client.handling import Handling, Manner
 from penstock.client.settle import Settler
 from penstock.client.topicshapes import TopicMessage
 from penstock.clock import SystemClock
-from penstock.errors import NotFoundError, PenstockError, UnavailableError
+from penstock.errors import CorruptError, NotFoundError, PenstockError, UnavailableError
+
+PATIENCE_SECONDS = 20.0
 
 
 class Broker:
@@ -23,7 +27,8 @@ class Broker:
         self.token = 1
         self.registered = True
         self.errors: list[PenstockError] = []
-        self.pauses = self.moves = 0
+        self.given_back: list[int] = []
+        self.moves = 0
 
     async def ack(self, done: list[Refs], failures: list[Failure], effects: list[Effect]) -> Acked:
         offsets = [offset for each in done for offset in each.offsets]
@@ -41,8 +46,8 @@ class Broker:
     def broken(self, error: PenstockError) -> None:
         self.errors.append(error)
 
-    def paused(self) -> None:
-        self.pauses += 1
+    def give_back(self, dropped: Sequence[TopicMessage]) -> None:
+        self.given_back += [each.offset for each in dropped]
 
     def moved(self) -> None:
         self.moves += 1
@@ -88,7 +93,7 @@ async def test_what_was_finished_is_acknowledged_together() -> None:
     handle(handling, 3)
     await settler.finish()
     assert broker.asked == [([0, 1, 2], [], [])]
-    assert (handling.lost, broker.pauses, broker.moves) == (1, 1, 1)
+    assert (handling.lost, broker.given_back, broker.moves) == (1, [3, 4], 1)
 
 
 async def test_a_poll_takes_along_what_was_finished_but_no_failures() -> None:
@@ -183,3 +188,78 @@ async def test_a_lost_registration_is_not_taken_for_a_refused_effect() -> None:
     handle(handling, 1)
     await settler.finish()
     assert [str(error) for error in broker.errors] == ["join again"]
+
+
+async def test_after_a_lost_registration_the_next_results_are_told_again() -> None:
+    broker = Broker(NotFoundError("not registered"))
+    broker.registered = False
+    handling, settler = world(broker, tx=True)
+    handling.on_results = settler.soon
+    handle(handling, 1)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while not broker.errors:
+            await asyncio.sleep(0)
+    broker.registered = True
+    handling.clear()
+    handling.add([TopicMessage("t", 0, i, 2, 0, b"k", b"%d" % i, 0) for i in range(2)])
+    handle(handling, 2)
+    async with asyncio.timeout(PATIENCE_SECONDS):
+        while len(broker.asked) < 2:
+            await asyncio.sleep(0)
+    assert broker.asked[1:] == [([0, 1], [], [b"0", b"1"])]
+
+
+async def test_damage_is_no_failure_of_a_handler() -> None:
+    broker = Broker(CorruptError("a node of stream s"))
+    handling, settler = world(broker, tx=True)
+    handle(handling, 1)
+    await settler.finish()
+    assert [str(error) for error in broker.errors] == ["a node of stream s"]
+    assert len(broker.asked) == 1, "nothing was recorded"
+
+
+@pytest.mark.parametrize("tx", [False, True])
+async def test_a_pause_gives_back_a_failed_message_before_it_is_tried_again(tx: bool) -> None:
+    broker = Broker(Acked([], ["again"], True))
+    handling, settler = world(broker, tx=tx, attempts=5)
+    begun: list[TopicMessage | None] = []
+    handling.on_change = lambda: begun.append(handling.begin(wait=False))
+    message = handling.begin(wait=False)
+    assert message is not None
+    handling.fail(message, ValueError("no"))
+    await settler.finish()
+    assert broker.given_back == [0, 1, 2, 3, 4]
+    assert begun == [None], "a worker that came at once found nothing"
+
+
+async def test_a_pause_leaves_what_is_handled_for_nothing_until_that_ends() -> None:
+    refused = NotFoundError("no such queue")
+    broker = Broker(refused, Acked([], ["again"], True))
+    handling, settler = world(broker, tx=True, attempts=5)
+    handle(handling, 1)
+    running = handling.begin(wait=False)
+    assert running is not None
+    await settler.finish()
+    assert broker.given_back == [], "else another consumer would handle the key beside it"
+    handling.finish(running, [])
+    assert handling.begin(wait=False) is None, "the broker is asked first"
+    dropped = handling.drop(lambda message: True)
+    assert [each.offset for each in dropped] == [0, 1, 2, 3, 4]
+    assert handling.take_results() == []
+
+
+async def test_after_something_was_refused_nothing_is_begun_until_it_is_known_what_is_ours() -> (
+    None
+):
+    broker = Broker(Acked([False], [], False))
+    handling, settler = world(broker, tx=False)
+    handle(handling, 1)
+    await settler.finish()
+    now = SystemClock().monotonic()
+    assert handling.begin(wait=False) is None
+    handling.heard(now)  # as by a poll, which says nothing about slots
+    assert handling.begin(wait=False) is None
+    handling.heard(0.0, slots=True)  # asked before
+    assert handling.begin(wait=False) is None
+    handling.heard(now, slots=True)
+    assert handling.begin(wait=False) is not None

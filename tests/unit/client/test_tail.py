@@ -14,8 +14,14 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock import InvalidError, NotFoundError
+from penstock import CorruptError, InvalidError, NotFoundError, UnavailableError
+from penstock.broker.topicanswers import Joined, Part, Polled
+from penstock.broker.topictails import TopicTails
+from penstock.client.handling import Manner
 from penstock.client.tail import Tailing
+from penstock.clock import SystemClock
+from penstock.topic.read import read_messages
+from penstock.topic.state import topic_name
 from unit.client.conftest import opened
 
 PATIENCE_SECONDS = 20.0
@@ -496,6 +502,54 @@ def test_what_was_refused_does_not_make_a_consumer_sure_of_the_rest(
     assert seen == [0, 0, 1, 2]
 
 
+def test_a_damaged_topic_ends_its_consumers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def damaged(store: Any, log: Any, offsets: Any, **options: Any) -> Any:
+        if 5 in offsets.tolist():
+            raise CorruptError("node 5: its checksum is wrong")
+        return await read_messages(store, log, offsets, **options)
+
+    monkeypatch.setattr("penstock.broker.topictails.read_messages", damaged)
+    with penstock.open(f"memory://damaged-{next(_numbers)}") as db:
+        topic = db.topic("t")
+        seen: list[int] = []
+        topic.push_many([("k", b"")] * 10)
+        consumer = topic.tail(lambda message: seen.append(message.offset), batch_size=5)
+        with pytest.raises(CorruptError, match="checksum"):
+            consumer.wait(PATIENCE_SECONDS)
+        with pytest.raises(CorruptError):
+            consumer.shutdown()
+        assert seen == list(range(5))
+
+
+def test_joins_that_follow_each_other_rest_between(
+    topic: penstock.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    happened: list[str] = []
+    join, sleep = Tailing._join, SystemClock.sleep
+
+    async def told_join(self: Tailing) -> None:
+        happened.append("join")
+        await join(self)
+
+    async def told_sleep(self: SystemClock, seconds: float) -> None:
+        if seconds == 0.0123:
+            happened.append("rest")
+        await sleep(self, seconds)
+
+    async def lost(self: Tailing) -> Polled:
+        raise UnavailableError("the broker was lost")
+
+    monkeypatch.setattr("penstock.client.tail.AGAIN_SECONDS", 0.0123)
+    monkeypatch.setattr(Tailing, "_join", told_join)
+    monkeypatch.setattr(Tailing, "_poll", lost)
+    monkeypatch.setattr(SystemClock, "sleep", told_sleep)
+    with topic.tail(lambda message: None):
+        until(lambda: happened.count("join") == 4)
+    assert happened[:7] == ["join", "rest"] * 3 + ["join"]
+
+
 def test_a_consumer_whose_name_is_taken_ends_and_says_why(topic: penstock.Topic) -> None:
     first = topic.tail(lambda message: None, consumer="c", heartbeat=0.3)
     with topic.tail(lambda message: None, consumer="c", heartbeat=10):
@@ -634,6 +688,165 @@ def test_pause_stops_handing_out_and_play_goes_on(topic: penstock.Topic) -> None
         topic.play()
         until(lambda: settled(topic))
     assert seen == list(range(21))
+
+
+@pytest.mark.parametrize("tx", [False, True])
+def test_pause_stops_what_is_tried_again(topic: penstock.Topic, tx: bool) -> None:
+    attempts: list[int] = []
+
+    def handle(message: penstock.TopicMessage, *_: object) -> None:
+        attempts.append(message.attempt)
+        raise ValueError("no")
+
+    topic.push_many([("k", b"")] * 3)
+    with topic.tail(handle, max_attempts=10_000, heartbeat=60, tx=tx):
+        until(lambda: len(attempts) > 3)
+        assert topic.pause(wait=PATIENCE_SECONDS) is True
+        tried = len(attempts)
+        stats = topic.stats()
+        assert (stats.running, stats.waiting) == (0, 3)
+        topic.play()
+        until(lambda: len(attempts) > tried)
+    assert attempts == list(range(1, len(attempts) + 1)), "each counts once"
+
+
+class Late:
+    """The answer of a topic's second poll is on its way for as long as a test wants."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.under_way, self.arrives = threading.Event(), threading.Event()
+        self._polls = 0
+        self._read = TopicTails._part
+        monkeypatch.setattr(TopicTails, "_part", lambda tails, *args: self._part(tails, *args))
+
+    async def _part(self, tails: TopicTails, *args: Any) -> Any:
+        found = await self._read(tails, *args)
+        self._polls += 1
+        if self._polls == 2:
+            self.under_way.set()
+            while not self.arrives.is_set():
+                await asyncio.sleep(0.002)
+        return found
+
+
+@pytest.mark.parametrize("ack", [True, False])
+def test_a_key_stays_in_order_when_a_pause_crosses_the_answer_of_a_poll(
+    monkeypatch: pytest.MonkeyPatch, ack: bool
+) -> None:
+    seen: list[int] = []
+    late, go_on = Late(monkeypatch), threading.Event()
+
+    def handle(message: penstock.TopicMessage) -> None:
+        seen.append(message.offset)
+        if message.offset == 5:
+            assert go_on.wait(PATIENCE_SECONDS)
+
+    with penstock.open(f"memory://late-{next(_numbers)}") as db:
+        topic = db.topic("t")
+        topic.push_many([("k", b"")] * 20)
+        with topic.tail(handle, batch_size=10, heartbeat=0.3, ack=ack):
+            assert late.under_way.wait(PATIENCE_SECONDS)  # with 10 to 19
+            until(lambda: len(seen) == 6)
+            topic.pause(wait=0)
+            until(lambda: topic.stats().running == 10 + ack)  # 6 to 9 were given back
+            topic.play()
+            late.arrives.set()
+            until(lambda: topic.stats().running == ack or len(seen) > 6)
+            go_on.set()
+            until(lambda: len(seen) == 20)
+    assert seen == list(range(20))
+
+
+def test_keys_stay_in_order_when_a_consumer_joins_while_a_poll_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    late, go_on = Late(monkeypatch), threading.Event()
+
+    def handle(message: penstock.TopicMessage, tx: penstock.Tx) -> None:
+        tx.write("done", b"%d" % message.offset, tag=message.shard_key or "")
+        if message.offset == 10:
+            assert go_on.wait(PATIENCE_SECONDS)
+
+    with penstock.open(f"memory://late-{next(_numbers)}") as db:
+        topic = db.topic("t")
+        topic.push_many([(f"k{i % 4}", b"") for i in range(40)])
+        with topic.tail(handle, batch_size=20, heartbeat=0.3, tx=True):
+            assert late.under_way.wait(PATIENCE_SECONDS)
+            until(lambda: topic.stats().acked == 10)
+            with topic.tail(handle, tx=True):
+                until(lambda: topic.stats().running < 30)  # what was promised is given back
+                late.arrives.set()
+                go_on.set()
+                until(lambda: settled(topic))
+        order: dict[str, list[int]] = defaultdict(list)
+        for message in db.stream("done").read(0, 100):
+            assert message is not None
+            order[message.tag].append(int(message.data))
+        assert order == {f"k{i}": list(range(i, 40, 4)) for i in range(4)}
+
+
+class Lonely:
+    """A link whose polls are answered when they are told to; the first one also when it was
+    cancelled, as in the broker's own process."""
+
+    def __init__(self) -> None:
+        self.polls: list[asyncio.Future[Polled]] = []
+        self.tokens = 0
+
+    async def run_topics(
+        self, errand: Callable[[Any, int], Any], *, again: bool, block_ms: int = 0
+    ) -> Any:
+        return await errand(self, block_ms)
+
+    async def join(self, *_: object, **__: object) -> Joined:
+        self.tokens += 1
+        return Joined(self.tokens, [0], 10_000, False)
+
+    async def leave(self, *_: object) -> bool:
+        return True
+
+    async def poll(self, *_: object, **__: object) -> Polled:
+        answer: asyncio.Future[Polled] = asyncio.get_running_loop().create_future()
+        self.polls.append(answer)
+        while not answer.done():
+            try:
+                await asyncio.wait({answer})
+            except asyncio.CancelledError:
+                task = asyncio.current_task()
+                assert task is not None
+                if answer is not self.polls[0]:
+                    raise
+                task.uncancel()
+        return answer.result()
+
+    def post(self, callback: Callable[[], object]) -> None:
+        asyncio.get_running_loop().call_soon(callback)
+
+
+async def test_a_registration_that_is_renewed_leaves_no_poller_behind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.client.tail.AGAIN_SECONDS", 0.0)
+    lonely: Any = Lonely()
+    manner = Manner("c", 10, True, False, 1, 1, 60_000, None)
+    tailing = Tailing(topic_name("t"), manner, lonely, lonely, SystemClock())
+    await tailing.open()
+    while len(lonely.polls) < 1:
+        await asyncio.sleep(0)
+    tailing.broken(UnavailableError("a release was lost"))
+    while len(lonely.polls) < 2:
+        await asyncio.sleep(0)
+    lonely.polls[0].set_result(Polled([Part(0, [7], [1], [0], [b"k"], [b""], [0])]))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (lonely.tokens, len(lonely.polls)) == (2, 2)
+    assert tailing.handling.begin(wait=False) is None, "it was polled by another registration"
+    lonely.polls[1].set_result(Polled([Part(0, [7], [2], [0], [b"k"], [b""], [0])]))
+    while (message := tailing.handling.begin(wait=False)) is None:
+        await asyncio.sleep(0)
+    tailing.handling.finish(message, [])
+    tailing.handling.take_results()
+    await tailing.close()
 
 
 def test_a_replay_comes_again_in_order_and_is_marked(topic: penstock.Topic) -> None:

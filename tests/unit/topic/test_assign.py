@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 import pytest
@@ -120,3 +121,51 @@ def test_the_largest_backlog_is_near_the_average_with_as_many_slots_as_before() 
     assert shares(now) == shares(owners)
     assert max(load_of(now, backlog).values()) <= 1.02 * sum(backlog) / 5
     assert even_out(now, consumers, backlog) == now
+
+
+@pytest.mark.parametrize("slots", [32, 128, 256, 1024])
+def test_a_backlog_that_one_of_two_has_is_halved_however_many_slots_there_are(slots: int) -> None:
+    owners = [1, 2] * (slots // 2)
+    backlog = [100, 0] * (slots // 2)
+    now = even_out(owners, [1, 2], backlog)
+    assert shares(now) == shares(owners)
+    assert max(load_of(now, backlog).values()) <= 1.01 * sum(backlog) / 2
+    assert moved(owners, now) <= slots // 2
+
+
+def test_1024_slots_of_any_size_over_eight_consumers() -> None:
+    sizes = random.Random(5)
+    consumers = list(range(1, 9))
+    owners = assign([0] * 1024, consumers, [0] * 1024)
+    # The first one has most of it.
+    backlog = [sizes.randrange(3000 if owner == 1 else 50) for owner in owners]
+    now = even_out(owners, consumers, backlog)
+    assert shares(now) == shares(owners)
+    assert max(load_of(now, backlog).values()) <= 1.01 * sum(backlog) / len(consumers)
+
+
+def best_exchange(owners: list[int], backlog: list[int]) -> int:
+    """By trying every pair: how small the larger backlog of both can become."""
+    load = load_of(owners, backlog)
+    most = max(load, key=lambda each: load[each])
+    held = {each: owners.count(each) for each in load}
+    found = [load[most]]
+    for mine in (slot for slot, owner in enumerate(owners) if owner == most):
+        for taker in load.keys() - {most}:
+            back = [backlog[slot] for slot, owner in enumerate(owners) if owner == taker]
+            for size in back + [0] * (held[taker] < held[most]):
+                change = backlog[mine] - size
+                found.append(max(load[most] - change, load[taker] + change))
+    return min(found)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_that_is_worth_it_is_left_undone(seed: int) -> None:
+    sizes = random.Random(seed)
+    owners = [1 + slot % 3 for slot in range(16)]
+    backlog = [sizes.randrange(1, 1000) ** 2 for _ in owners]
+    now = even_out(owners, [1, 2, 3], backlog)
+    load = load_of(now, backlog)
+    even = sum(backlog) / 3
+    if max(load.values()) > 1.01 * even:
+        assert max(load.values()) - best_exchange(now, backlog) <= 0.01 * sum(backlog) / 16

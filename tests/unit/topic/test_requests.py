@@ -16,6 +16,8 @@ from penstock.errors import ConflictError, InvalidError, NotFoundError, Unavaila
 from penstock.log.catalogue import stream_name
 from penstock.queue.item import Item
 from penstock.queue.state import queue_name
+from penstock.server.resp.topic_grammar import parse_configure
+from penstock.server.resp.topics import run
 from penstock.topic.draft import HOLDER
 from penstock.topic.feed import feed_step
 from penstock.topic.item import prepare_push, slot_of
@@ -568,6 +570,22 @@ async def test_effects_of_a_stale_message_never_happen(world: TopicWorld) -> Non
     assert (await world.counters())["acked"] == 1
 
 
+@pytest.mark.parametrize("named", [[], [Refs([], [])]])
+async def test_effects_of_nobody_never_happen(world: TopicWorld, named: list[Refs]) -> None:
+    """Without a message that could be stale: only a consumer that is registered has effects."""
+    await world.push(1)
+    effects = [TxWrite("s", b"x")]
+    with pytest.raises(NotFoundError, match="'ghost' is not registered"):
+        await world.topics.ack(T, "ghost", 99, named, tx=effects)
+    old = await world.joined("c")
+    c = await world.joined("c")
+    with pytest.raises(ConflictError, match="by another process"):
+        await world.topics.ack(T, "c", old.token, named, tx=effects)
+    assert (await world.broker.streams.info(S)).length == 0
+    await world.topics.ack(T, "c", c.token, named, tx=effects)
+    assert (await world.broker.streams.info(S)).length == 1
+
+
 async def test_an_effect_that_cannot_be_leaves_the_message_running(world: TopicWorld) -> None:
     await world.push(1)
     c = await world.joined("c")
@@ -635,6 +653,29 @@ async def test_the_all_log_is_trimmed_but_not_past_what_is_not_acknowledged(
     assert (await world.topics.describe(T)).max_count == 10
     with pytest.raises(InvalidError, match="max_count"):
         await world.topics.configure(T, max_count=0)
+
+
+async def test_limits_that_are_not_named_stay_as_they_are(world: TopicWorld) -> None:
+    await world.push(1)
+
+    async def configure(*words: bytes) -> dict[bytes, int]:
+        for request in (words, ()):
+            reply = await run(
+                parse_configure([b"TOPIC.CONFIG", b"t", *request]), world.topics, 2, 1 << 20
+            )
+        lines = reply.split(b"\r\n")
+        return {lines[i]: int(lines[i + 1][1:]) for i in range(2, len(lines) - 1, 3)}
+
+    await configure(b"MAXLEN", b"1000")
+    assert await configure(b"MAXAGE", b"60000") == {
+        b"maxlen": 1000, b"maxbytes": 0, b"maxage": 60_000,
+    }  # fmt: skip
+    assert await configure(b"MAXLEN", b"0", b"MAXBYTES", b"7") == {
+        b"maxlen": 0, b"maxbytes": 7, b"maxage": 60_000,
+    }  # fmt: skip
+    await world.topics.configure(T, max_age_ms=None)
+    info = await world.topics.describe(T)
+    assert (info.max_count, info.max_bytes, info.max_age_ms) == (None, 7, None)
 
 
 async def test_what_is_being_replayed_is_not_trimmed(

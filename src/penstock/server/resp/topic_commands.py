@@ -43,7 +43,8 @@ TOPIC_COMMANDS = (
     _topic(
         "POLL", -5, ("write", "blocking"),
         "Takes messages, in the order in which each key's are to be handled. SETTLE acknowledges "
-        "those that are answered with, DONE others before.",
+        "those that are answered with, DONE others before. Waiting is a sign of life for a "
+        "consumer that has nothing to settle.",
         "topic consumer token count [WAIT milliseconds|inf] [SETTLE] [PACKED] "
         "[DONE reference … | DONEPACKED msgpack]",
     ),
@@ -82,7 +83,8 @@ TOPIC_COMMANDS = (
         "topic OFFSET|TIME start [end]",
     ),
     _topic(
-        "CONFIG", -2, ("write",), "Sets what the log of all messages keeps, or shows it.",
+        "CONFIG", -2, ("write",),
+        "Sets those limits of the log of all messages that are named, 0 is none; or shows them.",
         "topic [MAXLEN count] [MAXBYTES bytes] [MAXAGE milliseconds]",
     ),
     _topic("DEL", 2, ("write",), "Deletes a topic and what is in it.", "topic"),

@@ -21,9 +21,10 @@ import msgspec
 
 from penstock.broker.topicanswers import LIVE, Effect, Failure, Refs, TxPublish, TxPush, TxWrite
 from penstock.broker.topics import HEARTBEAT_MS, topic_name
-from penstock.codec.node import decode_body, decode_header, decode_node
-from penstock.errors import CorruptError, InvalidError
+from penstock.codec.node import Body
+from penstock.errors import InvalidError
 from penstock.log.catalogue import LogName
+from penstock.log.outside import take_node
 from penstock.server.resp.queue_grammar import parse_publish
 from penstock.server.resp.words import NUMBER_MAX, Words, number, shown, text
 from penstock.topic.item import PreparedPush, hash_keys, prepare_push
@@ -293,15 +294,13 @@ def parse_push_nodes(words: list[bytes]) -> Push:
 
 def prepared_of(nodes: Sequence[bytes]) -> PreparedPush:
     """Whoever sent them: they hold together, and the slots come from the keys that are in them."""
-    bodies = []
+    bodies: list[Body] = []
     keys: list[bytes] = []
     for i, value in enumerate(nodes):
-        what = f"node {i}"
-        try:
-            node = decode_node(value, what)
-            bodies.append(decode_body(decode_header(value, what), value, what))
-        except CorruptError as error:
-            raise InvalidError(str(error)) from None
+        node, body = take_node(value, f"node {i}")
+        if node.meta is not None:
+            raise InvalidError(f"node {i}: messages of a topic have no meta")
+        bodies.append(body)
         keys += [b""] * node.count if node.tags is None else node.tag_list(0, node.count)
     return PreparedPush(bodies, *hash_keys(keys))
 

@@ -148,6 +148,7 @@ async def _poll(
         request.count,
         wait_ms=request.block_ms,
         done=request.done,
+        alive=not request.packed,  # who packs beats by himself, while he waits too
     )
     reply = _polled_reply(polled, request, protocol)
     who = request.name, request.consumer, request.token

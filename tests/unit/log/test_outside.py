@@ -1,0 +1,45 @@
+"""Nodes that clients laid out: only what a client may say of entries gets in."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from penstock.codec.node import Body, build_body, hole_value, node_value
+from penstock.errors import InvalidError
+from penstock.log.batch import TAG_BYTES_MAX, build_bodies, column
+from penstock.log.outside import take_node
+
+DATA = column([b"a", b"", b"c"], "data")
+TAGS = column([b"k", b"", b"k" * TAG_BYTES_MAX], "tag")
+
+
+def test_a_node_of_a_client_is_its_body_and_its_columns() -> None:
+    (body,) = build_bodies([("k", b"x", b"m"), ("", b"y", b"")])
+    node, found = take_node(node_value(body, 7, 1234), "a node")
+    assert found == body, "place and time are the log's to give"
+    assert node.tag_list(0, 2) == [b"k", b""]
+    _, found = take_node(node_value(build_body(3, DATA, tags=TAGS), 0, 0), "a node")
+    assert found.count == 3
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (build_body(3, DATA, tags=TAGS, validity=bytes([0b101])), "evicted"),
+        (build_body(3, DATA, validity=bytes([0b111])), "evicted"),
+        (build_body(3, DATA, times=struct.pack("<3q", 5, 6, 2**62)), "times"),
+        (build_body(1, column([b"a"], "data"),
+                    tags=column([b"k" * (TAG_BYTES_MAX + 1)], "tag")), "65536 bytes"),
+    ],
+)  # fmt: skip
+def test_what_only_a_log_may_say_is_refused(body: Body, what: str) -> None:
+    with pytest.raises(InvalidError, match=f"^node 0: .*{what}"):
+        take_node(node_value(body, 0, 0), "node 0")
+
+
+@pytest.mark.parametrize("value", [b"", b"x" * 100, hole_value(first=0, count=3, time_ms=0)])
+def test_what_is_no_node_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidError, match="node 0"):
+        take_node(value, "node 0")
