@@ -22,11 +22,12 @@ import typer
 import penstock
 from penstock import codec
 from penstock.cli.config import Config, ServeConfig
-from penstock.cli.main import EXIT_CODES, INTERRUPTED, app
+from penstock.cli.main import END_OF_PIPE, EXIT_CODES, INTERRUPTED, app
 from penstock.server.resp.commands import COMMANDS
 
 PAGES = Path(__file__).parent / "reference"
 VECTORS = Path(__file__).parents[1] / "tests" / "vectors"
+_CONTEXT = typer.Context(typer.main.get_command(app))
 _NOTE = "<!-- Written by docs/generate.py: change the code, then run `make docs`. -->\n\n"
 
 
@@ -167,37 +168,64 @@ def cli_page() -> str:
 
 
 def _commands(command: Any, path: str) -> Iterator[str]:
+    """A group stands here too, where it takes options of its own: `penstock ingest` is a command
+    with commands below."""
     children = getattr(command, "commands", {})
-    if not children:
+    if not children or any(parameter.name != "help" for parameter in command.params):
         yield _command(command, path)
     for name in sorted(children):
         yield from _commands(children[name], f"{path} {name}")
 
 
 def _command(command: Any, path: str) -> str:
-    arguments, options = [], []
-    for parameter in command.params:
-        if parameter.name == "help":
-            continue
-        if parameter.param_type_name == "argument":
-            arguments.append(parameter.metavar or (parameter.name or "").upper())
-            continue
-        names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
-        shown = [_escaped(parameter.help or "")]
-        default = parameter.default
-        if default not in (None, False, (), []) and not callable(default):
-            shown.append(f"Default: `{getattr(default, 'value', default)}`.")
-        if parameter.envvar:
-            shown.append(f"Environment: `{parameter.envvar}`.")
-        options.append(f"| {names} | {' '.join(shown)} |")
+    parameters = [parameter for parameter in command.params if parameter.name != "help"]
+    arguments = [_argument(each) for each in parameters if each.param_type_name == "argument"]
+    rows = [f"| {_shown(each)} | {_about(each)} |" for each in parameters]
+    if hasattr(command, "commands"):
+        arguments.append("[COMMAND …]" if command.invoke_without_command else "COMMAND …")
     usage = " ".join((path, *arguments))
     parts = [f"## {path}", f"`{usage}`", _escaped(inspect.cleandoc(command.help or ""))]
-    if options:
-        parts.append("\n".join(("| option | |", "|---|---|", *options)))
+    if rows:
+        parts.append("\n".join(("| argument or option | |", "|---|---|", *rows)))
     if command.epilog:
         example = command.epilog.removeprefix("Example: ")
         parts.append(f"```\n{example}\n```")
     return "\n\n".join(part for part in parts if part)
+
+
+def _argument(parameter: Any) -> str:
+    name = parameter.display_name_raw
+    return (name if parameter.required else f"[{name}]") + ("…" if parameter.nargs != 1 else "")
+
+
+def _shown(parameter: Any) -> str:
+    """Names, with what stands behind them; a choice only its name, as a table has no room for |."""
+    if parameter.param_type_name == "argument":
+        return f"`{parameter.display_name_raw}`"
+    names = (*parameter.opts, *parameter.secondary_opts)
+    if parameter.is_flag:
+        return ", ".join(f"`{name}`" for name in names)
+    kind = parameter.type_descriptor
+    word = parameter.metavar or (
+        names[0].strip("-").upper()
+        if kind.is_choice
+        else parameter.display_type(_CONTEXT).replace(" range", "")
+    )
+    return ", ".join(f"`{name} {word}`" for name in names)
+
+
+def _about(parameter: Any) -> str:
+    shown = [_escaped(parameter.help or "")]
+    kind = parameter.type_descriptor
+    if kind.is_choice:
+        words = [f"`{getattr(each, 'value', each)}`" for each in kind.choices]
+        shown.append(f"One of {', '.join(words)}.")
+    default = parameter.default
+    if default not in (None, False, (), []) and not callable(default):
+        shown.append(f"Default: `{getattr(default, 'value', default)}`.")
+    if parameter.envvar:
+        shown.append(f"Environment: `{parameter.envvar}`.")
+    return " ".join(shown).replace("|", r"\|")
 
 
 # -- settings
@@ -253,7 +281,10 @@ def errors_page() -> str:
             "| kind | meaning | what to do | may succeed later | over RESP | exit code |\n"
             "|---|---|---|---|---|---|\n" + kinds,
             "A command also ends with 0 (success), 1 (a finding: something is damaged, stale or "
-            f"missing) or {INTERRUPTED} (Ctrl-C).",
+            f"missing; or a no to its question), {INTERRUPTED} (Ctrl-C, also at a question) or "
+            f"{END_OF_PIPE} (whoever read its output has gone, as `| head` does). Commands that "
+            "run until they are told (`serve`, `up`, `watch`, `ingest`, `graph run --until "
+            "forever`) end in order at Ctrl-C, with 0.",
         )
     )
 

@@ -20,6 +20,7 @@ from penstock.cli.bench import append_cells, print_tables
 from penstock.cli.bench_append import AppendCase, PlainFile, Speed, Tally, compare
 from penstock.cli.bench_log import LogResult
 from penstock.cli.bench_read import ReadResult
+from penstock.cli.check import with_paths
 from penstock.cli.demo import (
     DemoResult,
     _work_folder,
@@ -64,6 +65,8 @@ from penstock.errors import (
     PenstockError,
     UnavailableError,
 )
+from penstock.log.check import Finding
+from penstock.source.requests import OpenSource
 from penstock.store.location import open_store
 from penstock.store.port import RefusedError
 
@@ -219,6 +222,34 @@ def test_check_of_a_clean_location_reports_what_is_there(
     assert result["bytes"] > 0
 
 
+def test_check_counts_every_view(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with penstock.open(tmp_path) as db:
+        db.stream("s").write(b"x")
+        for name in ("a", "b"):
+            db.create_queue(name)
+        db.topic("t").push(b"x")
+        db.sources.ask(OpenSource("in", table="t"))
+    assert run_main("check", "--location", str(tmp_path), "--json") == 0
+    result = json.loads(capsys.readouterr().out)
+    views = ("streams", "queues", "topics", "sources", "graphs")
+    assert [result[view] for view in views] == [1, 2, 1, 1, 0]
+    assert run_main("check", "--location", str(tmp_path)) == 0
+    printed = capsys.readouterr().out
+    assert all(view in printed for view in views)
+
+
+@pytest.mark.parametrize(
+    ("told", "shown"),
+    [
+        ("mismatch in a/b/store/compacted/1.sst", "mismatch in /a/b/store/compacted/1.sst"),
+        ("mismatch in proc/self/fd/17/wal/1.sst", "mismatch in /a/b/store/wal/1.sst"),
+        ("/a/b/store/compacted/1.sst: missing", "/a/b/store/compacted/1.sst: missing"),
+    ],
+)
+def test_check_names_files_by_their_whole_path(told: str, shown: str) -> None:
+    assert with_paths(Finding("store", told), "/a/b") == Finding("store", shown)
+
+
 def test_check_prints_a_damaged_row_and_ends_with_1(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -251,14 +282,18 @@ def test_check_shows_what_crashes_left_behind_and_removes_it_on_request(
     claim.touch()
     location = ("--location", str(folder))
     assert run_main("check", *location) == 0
-    assert "777" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "777" in printed
+    assert "--repair removes" in printed
     assert run_main("check", "--repair", *location) == 2, "it asks, and nobody is there"
     assert orphan.exists()
     assert claim.exists()
     assert run_main("check", "--repair", "--yes", *location) == 0
     assert not orphan.exists()
     assert not claim.exists()
-    capsys.readouterr()
+    printed = capsys.readouterr().out
+    assert "2 leftovers are gone" in printed
+    assert "--repair removes" not in printed, "that is what it does"
     assert run_main("check", "--json", *location) == 0
     assert json.loads(capsys.readouterr().out)["leftovers"] == []
     # The other way round it is damage, and then nothing is removed.

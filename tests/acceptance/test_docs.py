@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from acceptance.pages import ROOT, blocks, run_page
+from penstock.cli.main import app
 
 PAGES = sorted(
     str(path.relative_to(ROOT))
@@ -58,3 +62,33 @@ def test_the_reference_is_what_the_code_says() -> None:
         if (ROOT / "docs" / "reference" / name).read_text() != text
     ]
     assert old == [], "run: make docs"
+
+
+def every_parameter() -> Iterator[tuple[str, Any]]:
+    def walk(command: Any, path: str) -> Iterator[tuple[str, Any]]:
+        for parameter in command.params:
+            if parameter.name != "help":
+                yield path, parameter
+        for name, child in getattr(command, "commands", {}).items():
+            yield from walk(child, f"{path} {name}")
+
+    yield from walk(typer.main.get_command(app), "penstock")
+
+
+def test_every_parameter_of_every_command_is_in_the_reference() -> None:
+    """Not what the generator finds, but what the commands take; with the word for its value."""
+    page = (ROOT / "docs" / "reference" / "cli.md").read_text()
+    sections = {section.partition("\n")[0]: section for section in page.split("\n## ") if section}
+    missing = []
+    for path, parameter in every_parameter():
+        names = [parameter.metavar or parameter.name.upper()]
+        if parameter.param_type_name == "option":
+            value = f" {parameter.metavar}" if parameter.metavar else ""
+            names = [f"{name}{value}" for name in (*parameter.opts, *parameter.secondary_opts)]
+        for name in names:
+            # Up to the end of the code, or to a word for its value that the types give.
+            if not re.search(rf"^\|.*`{re.escape(name)}( [<A-Z][^`]*)?`.*\|",
+                             sections.get(path, ""), re.MULTILINE):  # fmt: skip
+                missing.append(f"{path}: {name}")
+    assert missing == []
+    assert len(sections) > 40

@@ -303,6 +303,35 @@ def test_a_queue_of_sqs_is_found_by_its_name_and_a_missing_one_is_not(
             open_queue(database, missing, clock=CLOCK)
 
 
+@pytest.mark.parametrize(("wait", "asked"), [(0.0, [1]), (0.3, [1]), (7.2, [7]), (60.0, [7])])
+def test_sqs_is_asked_on_all_of_its_servers_before_a_queue_counts_as_empty(
+    wait: float, asked: list[int]
+) -> None:
+    """A call that does not wait at all asks some of them, and may miss what is there."""
+
+    class Client:
+        def __init__(self) -> None:
+            self.waits: list[int] = []
+
+        def receive_message(self, **request: Any) -> dict[str, Any]:
+            self.waits.append(request["WaitTimeSeconds"])
+            clock.now += request["WaitTimeSeconds"] or 0.01
+            return {}
+
+    class Clock(SystemClock):
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    client, clock = Client(), Clock()
+    queue = SqsQueue(client, "url", clock=clock, attributes={"VisibilityTimeout": "30"})
+    assert queue.receive(10, wait) == []
+    assert client.waits[:1] == asked
+    assert all(client.waits)
+    assert sum(client.waits) >= wait
+
+
 def test_a_fifo_queue_tells_the_dedup_id(database: Database, server: None) -> None:
     client = boto3.client("sqs", endpoint_url=os.environ["AWS_ENDPOINT"])
     url = client.create_queue(QueueName="a.fifo", Attributes={"FifoQueue": "true"})["QueueUrl"]

@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 from urllib.parse import unquote
 
 import pytest
@@ -19,7 +20,7 @@ from penstock.cli.watch_folder import Version
 from penstock.cli.watch_ledger import Ledger, ledger_name
 from penstock.client.database import Database
 from penstock.clock import SystemClock
-from penstock.errors import CorruptError, UnavailableError
+from penstock.errors import CorruptError, FencedError, PenstockError, UnavailableError
 
 PATIENCE = 60.0
 
@@ -284,6 +285,65 @@ def test_a_ledger_is_written_anew_without_files_that_are_gone_for_long(
     assert World(inbox).round() == 0
     inbox.put("0.json")
     assert world.round() == 1
+
+
+class Days(SystemClock):
+    """A clock on which days go by when a watcher waits, for a folder that files come and go in."""
+
+    def __init__(self, inbox: Inbox, days: int) -> None:
+        self.day = 0
+        self._inbox, self._days = inbox, days
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + self.day * 24 * 3_600_000
+
+    # -- as the event that ends a watcher
+
+    def is_set(self) -> bool:
+        return self.day >= self._days
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.day += 1
+        for path in self._inbox.folder.iterdir():
+            path.unlink()
+        for i in range(10):
+            self._inbox.put(f"{self.day}-{i}.json")
+        return False
+
+
+def test_a_watcher_that_runs_on_forgets_files_that_are_gone_for_long(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.cli.watch_ledger._SMALL", 10)
+    days = Days(inbox, 100)
+    queue = inbox.database.queue("q")
+    idle = Ledger(inbox.database, queue, inbox.folder, days)
+    ledger = Ledger(inbox.database, queue, inbox.folder, days)
+    inbox.put("first.json")
+    manner = Manner(settle=0.0)
+    watcher = Watcher(inbox.folder, None, ledger, manner, days)
+    watcher.run(days)  # type: ignore[arg-type]
+    assert watcher.announced == 991
+    # 35 days are remembered, and half of the stream may say nothing.
+    assert inbox.database.stream(ledger_name("q", inbox.folder)).info().length < 800
+    assert ledger.known < 800
+    idle.read_on()
+    assert ledger.announced.items() <= idle.announced.items()
+
+
+@pytest.mark.parametrize("error", [UnavailableError, FencedError])
+@pytest.mark.parametrize("step", ["announce", "tidy"])
+def test_a_watcher_that_finds_no_broker_tries_again_in_the_next_round(
+    inbox: Inbox, monkeypatch: pytest.MonkeyPatch, step: str, error: type[PenstockError]
+) -> None:
+    inbox.put("a.json")
+    world = World(inbox)
+    with monkeypatch.context() as patch:
+        patch.setattr(world.ledger, step, Mock(side_effect=error("no broker")))
+        world.round()
+    assert world.watcher.report("q").troubles == ["no broker"]
+    world.round()
+    assert world.watcher.announced == 1
 
 
 def test_names_of_ledgers_are_their_own_and_short_enough() -> None:

@@ -2,8 +2,10 @@
 
 Contract     Cluster(folder) is up when the constructor returns; `stop` leaves no process. Should
              this process be killed, the kernel kills master and workers, and executors follow
-             their worker. Everything listens on loopback, on ports that the kernel chose. Logs and
-             work lie in the folder: master.log, worker-0.log, worker-0/app-…/0/stderr, …
+             their worker. With `conf` (Spark's folder of settings) its processes know nothing of
+             our buckets and passwords but what is said there. Everything listens on loopback, on
+             ports that the kernel chose. Logs and work lie in the folder: master.log,
+             worker-0.log, worker-0/app-…/0/stderr, …
              run(name, …) runs `python -m spark.NAME MASTER …` as a driver and returns its output.
 """
 
@@ -22,7 +24,7 @@ from pathlib import Path
 import pyspark
 
 from penstock.spark.java import find_java, java_home
-from spark.lean import JVM_OPTIONS, clean_environment, driver_environment
+from spark.lean import JVM_OPTIONS, clean_environment, driver_environment, without_secrets
 
 SPARK_HOME = Path(pyspark.__file__).parent
 
@@ -34,8 +36,12 @@ _PR_SET_PDEATHSIG = 1
 
 
 class Cluster:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, conf: Path | None = None) -> None:
         self.folder = folder
+        self._environment = clean_environment()
+        if conf is not None:
+            self._environment = without_secrets(self._environment)
+            self._environment["SPARK_CONF_DIR"] = str(conf)
         self._processes: list[subprocess.Popen[bytes]] = []
         try:
             self._start("master", "master.Master")
@@ -93,7 +99,7 @@ class Cluster:
                     stderr=log,
                     cwd=self.folder,
                     env={
-                        **clean_environment(),
+                        **self._environment,
                         "SPARK_HOME": str(SPARK_HOME),
                         "JAVA_HOME": str(java_home(find_java(os.environ))),
                         "SPARK_LOCAL_IP": "127.0.0.1",  # for the web pages, which ask nobody else

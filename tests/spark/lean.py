@@ -2,6 +2,7 @@
 
 Contract     LEAN goes into `session(config=...)`; CLUSTER too, where executors are JVMs as well.
              clean_environment(): ours, without what would choose a Java or change Spark.
+             without_secrets(environment): the same, where no bucket and no password is known.
              driver_environment(): the same, for a process that imports from `tests/`.
              jvm(spark): the process that a session of this process runs in.
 """
@@ -9,6 +10,7 @@ Contract     LEAN goes into `session(config=...)`; CLUSTER too, where executors 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from subprocess import Popen
 
@@ -36,6 +38,14 @@ def clean_environment() -> dict[str, str]:
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("SPARK_", "PYSPARK_", "JAVA_", "JDK_"))
+    }
+
+
+def without_secrets(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(("AWS_", "PENSTOCK_"))
     }
 
 

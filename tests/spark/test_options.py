@@ -44,6 +44,7 @@ def test_an_edge_is_a_word_an_offset_or_a_time(text: str, edge: object) -> None:
     [
         ({"stream": "s"}, "which location"),
         ({"location": "memory://x", "stream": "s"}, "several"),
+        ({"location": "s3://b/x", "stream": "s"}, "a bucket has one broker"),
         (HERE, "one of stream, topic, messages and queue"),
         ({**HERE, "stream": "s", "queue": "q"}, "stream and queue"),
         ({**HERE, "strem": "s"}, "'strem' is not an option"),

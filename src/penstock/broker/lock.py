@@ -2,6 +2,8 @@
 
     broker/T.lock    held (flock) by the broker of term T; says who it is, and whether it serves
     broker/T.sock    where it listens
+    broker/T.leave   somebody wants the folder for himself: a broker that nobody uses, and that
+                     would end by itself, ends now
 
 Contract     The kernel frees a lock when its process ends, however it ends. Only the highest term
              counts. A free highest lock is taken as it is; a holder that is stopped is overtaken by
@@ -25,7 +27,8 @@ from penstock.errors import UnavailableError
 
 PLACE = "broker"
 _LOCK = re.compile(r"(\d+)\.lock")
-_FILE = re.compile(r"(\d+)\.(lock|sock)")
+_FILE = re.compile(r"(\d+)\.(lock|sock|leave)")
+_WHILE_USED = " while it is used"
 _SERVES = " serves"
 
 
@@ -34,10 +37,11 @@ class HeldError(UnavailableError):
 
     hint = "close it there first; one process at a time can open a folder by itself"
 
-    def __init__(self, message: str, *, term: int, serves: bool) -> None:
+    def __init__(self, message: str, *, term: int, serves: bool, while_used: bool = False) -> None:
         super().__init__(message)
         self.term = term
         self.serves = serves  # it listens, or will when it has opened
+        self.while_used = while_used  # it ends by itself when nobody is connected
 
 
 def highest_term(folder: Path) -> int:
@@ -59,6 +63,10 @@ def socket_path(folder: Path, term: int) -> Path:
     return folder / PLACE / f"{term}.sock"
 
 
+def leave_path(folder: Path, term: int) -> Path:
+    return folder / PLACE / f"{term}.leave"
+
+
 class FolderLock:
     def __init__(self, folder: Path, *, over: int | None = None, serves: bool = False) -> None:
         """Take the highest term if it is free; with `over`, make the term after that one."""
@@ -77,9 +85,10 @@ class FolderLock:
             ) from error
         _held.add(self)
 
-    def note(self, *, serves: bool) -> None:
+    def note(self, *, serves: bool, while_used: bool = False) -> None:
         """Say in the file who has it."""
-        text = f"process {os.getpid()}{_SERVES if serves else ''}\n"
+        text = f"process {os.getpid()}{_WHILE_USED if while_used else ''}"
+        text += f"{_SERVES if serves else ''}\n"
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, text.encode(), 0)
 
@@ -92,11 +101,14 @@ class FolderLock:
         """Somebody made a later term, or the folder is gone."""
         return os.fstat(self._descriptor).st_nlink == 0 or highest_term(self.folder) != self.term
 
+    def asked_to_leave(self) -> bool:
+        return leave_path(self.folder, self.term).exists()
+
     def sweep(self) -> None:
-        """Remove what lower terms left, and the socket of a dead holder of this one."""
+        """Remove what lower terms left, and all but the lock of a dead holder of this one."""
         for name in os.listdir(self.folder / PLACE):
             match = _FILE.fullmatch(name)
-            if match and (int(match[1]) < self.term or name == f"{self.term}.sock"):
+            if match and int(match[1]) <= self.term and name != f"{self.term}.lock":
                 (self.folder / PLACE / name).unlink(missing_ok=True)
 
     def release(self) -> None:
@@ -137,6 +149,7 @@ def _take(folder: Path, over: int | None) -> tuple[int, int]:
                 term=term,
                 # An empty file is one whose holder is about to write into it.
                 serves=not owner or owner.endswith(_SERVES),
+                while_used=name.endswith(_WHILE_USED),
             ) from None
         # Between the look and the lock a later term may have been made, and this file removed.
         if os.fstat(descriptor).st_nlink and highest_term(folder) == term:

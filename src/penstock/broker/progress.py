@@ -31,6 +31,7 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
     nodes: int  # that were opened
     skipped: int  # nodes that could hold nothing of what was asked for
     evicted: int = 0  # entries that were gone
+    brokered: int = 0  # rows that the broker gave, and not the store itself
     query: str | None = None
     batch: int = 0
 
@@ -45,7 +46,7 @@ class Position(msgspec.Struct, frozen=True, tag="position"):
 
 
 Report = Part | Position
-_FIGURES = ("rows", "bytes", "nodes", "skipped", "evicted")
+_FIGURES = ("rows", "bytes", "nodes", "skipped", "evicted", "brokered")
 
 
 def decode_report(data: bytes) -> Report:
@@ -70,6 +71,7 @@ class Progress(msgspec.Struct, frozen=True):
     nodes: int
     skipped: int
     evicted: int
+    brokered: int
     total_rows: int
     total_bytes: int
     total_evicted: int

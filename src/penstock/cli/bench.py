@@ -57,7 +57,7 @@ def _run(
         result_console().print(table(result))
 
 
-@app.command(name="log")
+@app.command(name="log", epilog="Example: penstock bench log --seconds 5")
 def log(
     seconds: Annotated[float, typer.Option(min=0.01, help="For each side of each case.")] = 2.0,
     entries: Annotated[int, typer.Option(min=1000, help="In the stream that is read.")] = 1_000_000,
@@ -93,7 +93,7 @@ def log(
         print_tables(result)
 
 
-@app.command(name="stream")
+@app.command(name="stream", epilog="Example: penstock bench stream --seconds 5")
 def stream(
     seconds: Annotated[float, typer.Option(min=0.1, help="For each side of each case.")] = 4.0,
     turns: Annotated[int, typer.Option(min=1, help="How often both sides take turns.")] = 4,
@@ -145,7 +145,7 @@ def stream_table(result: StreamResult) -> Table:
     return table
 
 
-@app.command(name="queue")
+@app.command(name="queue", epilog="Example: penstock bench queue --turns 2")
 def queue(
     seconds: Annotated[float, typer.Option(min=0.1, help="For each side of each case.")] = 4.0,
     turns: Annotated[int, typer.Option(min=1, help="How often all sides take turns.")] = 4,
@@ -224,7 +224,7 @@ def backlog_table(result: QueueResult) -> Table:
     return table
 
 
-@app.command(name="topic")
+@app.command(name="topic", epilog="Example: penstock bench topic --json")
 def topic(
     seconds: Annotated[float, typer.Option(min=0.1, help="For each side.")] = 12.0,
     turns: Annotated[int, typer.Option(min=1, help="How often both sides take turns.")] = 6,
@@ -266,7 +266,7 @@ def topic_table(result: TopicResult) -> Table:
     return table
 
 
-@app.command(name="spark")
+@app.command(name="spark", epilog="Example: penstock bench spark --json")
 def spark(
     rows: Annotated[int, typer.Option(min=100_000, help="Entries that are read.")] = 10_000_000,
     turns: Annotated[int, typer.Option(min=1, help="How often both sides take turns.")] = 3,
@@ -307,7 +307,7 @@ def spark_table(result: SparkResult) -> Table:
     return table
 
 
-@app.command(name="graph")
+@app.command(name="graph", epilog="Example: penstock bench graph --turns 1")
 def graph(
     turns: Annotated[int, typer.Option(min=1, help="How often both sides take turns.")] = 3,
     seconds: Annotated[float, typer.Option(min=3, help="For the latency.")] = 20.0,
@@ -361,7 +361,7 @@ def graph_table(result: GraphResult) -> Table:
     return table
 
 
-@app.command(name="source")
+@app.command(name="source", epilog="Example: penstock bench source --files 500")
 def source(
     announcements: Annotated[
         int, typer.Option(min=1000, help="Messages that name files which nobody reads.")

@@ -22,7 +22,7 @@ class Writer:
     """Runs until it has written everything; leaving waits for that."""
 
     def __init__(self, location: str, stream: str, *, rate: int, seconds: float) -> None:
-        command = [sys.executable, "-m", "penstock.cli.bench_graph_writer"]
+        command = [sys.executable, "-P", "-m", "penstock.cli.bench_graph_writer"]
         self._process = subprocess.Popen([*command, location, stream, str(rate), str(seconds)])
 
     def __enter__(self) -> Self:

@@ -25,7 +25,16 @@ START_SECONDS = 20.0
 @contextlib.contextmanager
 def penstock_server(folder: Path) -> Iterator[int]:
     """-> its port"""
-    command = [sys.executable, "-m", "penstock", "serve", str(folder), "--resp", "127.0.0.1:0"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "penstock",
+        "serve",
+        str(folder),
+        "--resp",
+        "127.0.0.1:0",
+    ]
     process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE)
     try:
         assert process.stdout is not None

@@ -183,7 +183,7 @@ def _consumers(address: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     name = SystemClock().entropy(3).hex()
     work = [
         subprocess.Popen(
-            [sys.executable, "-m", module, address, f"{name}-{i}"],
+            [sys.executable, "-P", "-m", module, address, f"{name}-{i}"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

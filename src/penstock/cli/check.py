@@ -1,7 +1,8 @@
 """`penstock check`: verify the checksums and invariants of a location.
 
 Contract     Opens the location as its one writer, replaying its journal: a folder that is open
-             elsewhere is refused, a bucket is taken over. Creates no location. Exit 0 when nothing
+             elsewhere is refused, unless by a broker that a command started, which is asked to end
+             and waited for; a bucket is taken over. Creates no location. Exit 0 when nothing
              is wrong, 1 when something is; bytes that do not even open are a CorruptError, exit 7.
              Leftovers of crashes are no findings: `--repair` shows them, asks, and removes them.
              Damage is not repaired here: what is gone has to come from a backup.
@@ -11,40 +12,57 @@ Not here     The invariants themselves (check.py of log/ and of every view).
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 from typing import Annotated
 
 import msgspec
 import typer
-from rich.table import Table
+from rich.console import Console
 
 from penstock.broker.lock import FolderLock
 from penstock.cli.bench import mib
 from penstock.cli.check_leftovers import Leftover, find_leftovers, remove
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Yes, confirm
 from penstock.cli.output import print_json, result_console
+from penstock.cli.rendering import print_fields
+from penstock.client.host import take_lock
 from penstock.clock import SystemClock
-from penstock.codec.keys import Kind, names_prefix, prefix_end
+from penstock.codec.keys import Kind
 from penstock.errors import ConflictError, CorruptError, UnavailableError
 from penstock.graph.check import check_graphs
+from penstock.log.catalogue import list_names
 from penstock.log.check import Checker, Finding
 from penstock.queue.check import check_queues
 from penstock.source.check import check_sources
 from penstock.store.folder import require_location
-from penstock.store.location import folder_of, nothing_written, open_store
+from penstock.store.location import STORE, folder_of, nothing_written, open_store
 from penstock.store.objects import Objects, open_objects
 from penstock.store.port import Store
 from penstock.stream.check import check_groups
 from penstock.topic.check import check_topics
+from penstock.words import counted
 
 OPEN_SECONDS = 30.0
+#: What is counted: a name each.
+_VIEWS = {
+    "streams": Kind.STREAM,
+    "queues": Kind.QUEUE,
+    "topics": Kind.TOPIC,
+    "sources": Kind.SOURCE,
+    "graphs": Kind.GRAPH,
+}
 
 
 class CheckResult(msgspec.Struct, frozen=True):
     location: str
     head: int  # number of the newest commit
     streams: int
-    entries: int  # in whole nodes, so a few evicted ones may be among them
+    queues: int
+    topics: int
+    sources: int
+    graphs: int
+    entries: int  # of all of them, in whole nodes, so a few evicted ones may be among them
     bytes: int  # as stored
     findings: list[Finding]
     leftovers: list[Leftover]  # of crashes: harmless
@@ -66,14 +84,14 @@ def check(
 
     def sure(result: CheckResult) -> bool:
         if not as_json:
-            print_result(result)
+            print_result(result, repair=repair)
         if not repair or not result.leftovers:
             return False
         if result.findings:
             raise ConflictError(
                 f"{location} is damaged: nothing is removed", hint="restore it from a backup first"
             )
-        confirm(f"Remove {len(result.leftovers):,} leftovers?", yes)
+        confirm(f"Remove {counted(len(result.leftovers), 'leftover')}?", yes)
         return True
 
     with nothing_written():
@@ -81,7 +99,8 @@ def check(
     if as_json:
         print_json(result)
     elif result.removed:
-        result_console().print(f"{len(result.leftovers):,} leftovers are gone")
+        words = counted(len(result.leftovers), "leftover is gone", "leftovers are gone")
+        result_console().print(words)
     if result.findings:
         raise typer.Exit(1)
 
@@ -117,26 +136,34 @@ async def _open(location: str) -> tuple[Store, FolderLock | None]:
     # Before the lock: taking it would leave a file in whatever a misspelt location names.
     if folder is not None:
         require_location(folder)
-    lock = None if folder is None else FolderLock(folder)
+    clock = SystemClock()
+    lock = None
+    if folder is not None:
+        lock = await take_lock(folder, clock=clock, deadline=OPEN_SECONDS, on_wait=_say_wait)
     try:
-        return await open_store(location, clock=SystemClock(), create=False), lock
+        return await open_store(location, clock=clock, create=False), lock
     except BaseException:
         if lock is not None:
             lock.release()
         raise
 
 
+def _say_wait() -> None:
+    Console(stderr=True, highlight=False).print(
+        "waiting for the broker that another command started; it ends when nobody uses it"
+    )
+
+
 async def inspect_store(location: str, store: Store, objects: Objects) -> CheckResult:
     checker = Checker(store)
-    streams = 0
+    names: dict[str, set[str]] = {view: set() for view in _VIEWS}
     leftovers: list[Leftover] = []
     try:
         # A check may take long, but not stand still: a store retries what it cannot read for ever.
         await _while_it_moves(checker, store)
-        low = names_prefix(Kind.STREAM)
         async with asyncio.timeout(OPEN_SECONDS):
-            async for rows in store.scan(low, prefix_end(low)):
-                streams += len(rows)
+            for view, kind in _VIEWS.items():
+                names[view] = {name async for name, _ in list_names(store, kind)}
             leftovers, missing = await find_leftovers(location, store, objects)
             checker.findings += missing
     except TimeoutError:
@@ -151,12 +178,27 @@ async def inspect_store(location: str, store: Store, objects: Objects) -> CheckR
     return CheckResult(
         location=location,
         head=store.head().n,
-        streams=streams,
+        streams=len(names["streams"]),
+        queues=len(names["queues"]),
+        topics=len(names["topics"]),
+        sources=len(names["sources"]),
+        # Each of their processors has a name: graph/processor.
+        graphs=len({name.rpartition("/")[0] for name in names["graphs"]}),
         entries=checker.summary.entries,
         bytes=checker.summary.stored_bytes,
-        findings=checker.findings,
+        findings=[with_paths(finding, location) for finding in checker.findings],
         leftovers=leftovers,
     )
+
+
+def with_paths(finding: Finding, location: str) -> Finding:
+    """SlateDB names files without the leading slash, or by the folder's descriptor (slate.py)."""
+    if (folder := folder_of(location)) is None:
+        return finding
+    store = re.escape(f"{folder}/{STORE}/"[1:])
+    shown = f"{folder}/{STORE}/"
+    what = re.sub(rf"(?<!/)\b(?:{store}|proc/self/fd/\d+/)", lambda _: shown, finding.what)
+    return Finding(finding.where, what)
 
 
 async def _run_checks(checker: Checker, store: Store) -> None:
@@ -183,22 +225,23 @@ async def _while_it_moves(checker: Checker, store: Store) -> None:
         task.cancel()
 
 
-def print_result(result: CheckResult) -> None:
-    table = Table(title=result.location)
-    for name in ("commit", "streams", "entries", "stored", "findings"):
-        table.add_column(name, justify="right")
-    table.add_row(
-        f"{result.head:,}",
-        f"{result.streams:,}",
-        f"{result.entries:,}",
-        mib(result.bytes),
-        f"{len(result.findings):,}",
+def print_result(result: CheckResult, *, repair: bool = False) -> None:
+    print_fields(
+        {
+            "commit": result.head,
+            **{view: getattr(result, view) for view in _VIEWS},
+            "entries": result.entries,
+            "stored": mib(result.bytes),
+            "findings": len(result.findings),
+        },
+        title=result.location,
     )
     console = result_console()
-    console.print(table)
     for finding in result.findings:
-        console.print(f"{finding.where}: {finding.what}", markup=False, style="red")
+        console.print(f"{finding.where}: {finding.what}", markup=False, style="red", soft_wrap=True)
     for leftover in result.leftovers:
-        console.print(f"{leftover.where}: {leftover.what}", markup=False, style="yellow")
-    if result.leftovers and not result.findings:
+        console.print(
+            f"{leftover.where}: {leftover.what}", markup=False, style="yellow", soft_wrap=True
+        )
+    if result.leftovers and not result.findings and not repair:
         console.print("harmless; --repair removes what crashes left behind")

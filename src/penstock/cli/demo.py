@@ -206,7 +206,7 @@ def write_and_kill(work: Path, location: str, round_: int, *, writes: int) -> li
     with errors.open("wb") as stderr:
         # A session of its own: Ctrl-C in the terminal must reach the demo only, which then kills.
         process = subprocess.Popen(
-            [sys.executable, "-m", "penstock.cli.demo_writer", location, str(round_)],
+            [sys.executable, "-P", "-m", "penstock.cli.demo_writer", location, str(round_)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=stderr,

@@ -30,7 +30,7 @@ class _Process:
         with errors.open("wb") as stderr:
             # A session of its own: Ctrl-C in the terminal must reach the demo only.
             self.process = subprocess.Popen(
-                [sys.executable, "-m", module, location, str(number)],
+                [sys.executable, "-P", "-m", module, location, str(number)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,

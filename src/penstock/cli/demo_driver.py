@@ -37,7 +37,7 @@ class Driver:
         self._errors = work / f"{words[0]}.err"
         with self._errors.open("wb") as out:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "penstock", *words],
+                [sys.executable, "-P", "-m", "penstock", *words],
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,

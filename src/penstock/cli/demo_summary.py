@@ -44,9 +44,11 @@ def write_act(kills: int, verdict: Verdict, reopen_ms: Sequence[float], seconds:
         ],
         went_in=verdict.acknowledged,
         came_out=verdict.found,
+        lost=verdict.lost,
+        doubled=verdict.duplicated,
         seconds=seconds,
         kills=kills,
-        **_counts(verdict),
+        broken=_broken(verdict),
     )
 
 
@@ -55,7 +57,7 @@ def _in_flight(count: int) -> str:
 
 
 def share_act(result: ShareResult) -> Act:
-    act = Act(
+    return Act(
         name=f"{result.members} processes share a stream and a group",
         notes=[
             f"the one that serves is killed {times(result.kills)}; the next one "
@@ -64,24 +66,23 @@ def share_act(result: ShareResult) -> Act:
         ],
         went_in=result.verdict.acknowledged,
         came_out=result.verdict.found,
+        lost=result.verdict.lost,
+        doubled=result.verdict.duplicated,
         seconds=result.seconds,
         kills=result.kills,
-        **_counts(result.verdict),
-    )
-    act.broken["the group gave it to nobody"] = result.unread
-    act.broken["nobody acknowledged it"] = result.pending
-    return act
-
-
-def _counts(verdict: Verdict) -> dict[str, object]:
-    return {
-        "lost": verdict.lost,
-        "doubled": verdict.duplicated,
-        "broken": {
-            "two entries at one offset": verdict.reused,
-            "only a part of a batch is there": verdict.torn,
-            "nothing there, or bytes that nobody wrote": verdict.damaged,
+        broken={
+            **_broken(result.verdict),
+            "the group gave it to nobody": result.unread,
+            "nobody acknowledged it": result.pending,
         },
+    )
+
+
+def _broken(verdict: Verdict) -> dict[str, int]:
+    return {
+        "two entries at one offset": verdict.reused,
+        "only a part of a batch is there": verdict.torn,
+        "nothing there, or bytes that nobody wrote": verdict.damaged,
     }
 
 

@@ -70,9 +70,9 @@ def doctor(
 def examine(location: str, resp: str) -> Iterator[Finding]:
     checks: tuple[tuple[str, Callable[[], Finding]], ...] = (
         ("Python", _python),
-        ("SlateDB", lambda: _package("slatedb", "SlateDB", "pip install penstock")),
-        ("Spark", lambda: _package("pyspark", "Spark", "pip install 'penstock[spark]'")),
-        ("Delta", lambda: _package("deltalake", "Delta", "pip install 'penstock[spark]'")),
+        ("SlateDB", lambda: _package("slatedb", "SlateDB", "pip install . in the clone")),
+        ("Spark", lambda: _package("pyspark", "Spark", "pip install '.[spark]' in the clone")),
+        ("Delta", lambda: _package("deltalake", "Delta", "pip install '.[spark]' in the clone")),
         ("Java", _java),
         ("disk", lambda: _disk(location)),
         ("space", lambda: _space(location)),
@@ -103,11 +103,19 @@ def _package(name: str, what: str, install: str) -> Finding:
 
 def _java() -> Finding:
     try:
-        from penstock.spark.java import find_java
+        from penstock.spark.java import VERSION_MIN, find_java, passed_over
     except ImportError:
         return Finding("Java", "note", "not looked for: Spark is not installed")
     java = find_java(os.environ)
-    return Finding("Java", "good", f"version {java.version}, {java.path}")
+    found = f"version {java.version}, {java.path}"
+    if fault := passed_over(os.environ):
+        return Finding(
+            "Java",
+            "note",
+            f"{found}; JAVA_HOME is passed over: {fault}",
+            f"let it name a JDK of version {VERSION_MIN} or newer, or unset it",
+        )
+    return Finding("Java", "good", found)
 
 
 def _folder(location: str) -> Path | None:

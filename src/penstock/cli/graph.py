@@ -16,12 +16,14 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
+from rich.console import Console
 
-from penstock.cli.graph_picture import in_order, mermaid, rows
+from penstock.cli.graph_picture import delivery_of, in_order, mermaid, rows
 from penstock.cli.opening import opened
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Yes, confirm
-from penstock.cli.output import print_json, result_console
+from penstock.cli.output import print_json, result_console, say
 from penstock.cli.rendering import print_table
+from penstock.cli.underway import logged, one_line, told_to_end
 from penstock.clock import SystemClock
 from penstock.graph import model as graphs
 from penstock.graph.model import Graph
@@ -37,6 +39,7 @@ from penstock.graph.requests import (
     ShowGraphs,
     Topology,
 )
+from penstock.words import counted
 
 app = typer.Typer(
     help="Processors over streams, each message through each of them exactly once, on Spark.",
@@ -87,25 +90,57 @@ def run(
     location: Location = LOCATION_DEFAULT,
     as_json: Json = False,
 ) -> None:
-    """Run a graph. Ctrl-C ends it; the next run goes on where it was."""
+    """Run a graph. Ctrl-C ends it, with a report; the next run goes on where it was."""
     graph = _load(place)
-    spark = importlib.import_module("penstock.spark").session(
-        f"penstock {graph.name}", master, {"spark.scheduler.mode": "FAIR"}
-    )
-    try:
-        report = graph.run(location, spark=spark, until=until.value, step_max=step_max)
-    finally:
-        spark.stop()
+    runner = importlib.import_module(graphs.RUNNER)
+    console = Console(stderr=True)
+    with logged(console), one_line(console, "Spark starts") as tell:
+        spark = importlib.import_module("penstock.spark").session(
+            f"penstock {graph.name}", master, {"spark.scheduler.mode": "FAIR"}
+        )
+        try:
+            with (
+                runner.start(graph, location, spark=spark, step_max=step_max) as running,
+                told_to_end(running.stop) as told,
+            ):
+                report = running.wait(until.value, progress=tell and (lambda r: tell(_line(r))))
+        finally:
+            spark.stop()
     if as_json:
         print_json(report)
-        return
+    else:
+        _print_report(report, graph)
+    if told.is_set() and until == Until.IDLE:
+        raise KeyboardInterrupt  # it did not come to the end that was asked for
+
+
+def _line(report: Any) -> str:
+    done = report.processors
+    parts = [
+        counted(sum(each.steps for each in done), "step"),
+        counted(sum(each.delivered for each in done), "message"),
+        f"{sum(each.written for each in done):,} written",
+    ]
+    failed = sum(each.failed for each in done)
+    return ", ".join([*parts, *([counted(failed, "error")] if failed else [])])
+
+
+def _print_report(report: Any, graph: Graph) -> None:
+    """One that was told to end at once may have started only some of its processors."""
+    done = {each.processor: each for each in report.processors}
     print_table(
         ["processor", "steps", "messages", "written", "errors", "nothing", "skipped"],
         [
             (r.processor, r.steps, r.delivered, r.written, r.failed, r.nil, r.skipped)
-            for r in (report[each.processor] for each in in_order(graph.topologies))
+            for r in (
+                done[each.processor]
+                for each in in_order(graph.topologies)
+                if each.processor in done
+            )
         ],
         title=f"{report.graph}, {report.seconds:.1f} s",
+        counts=["steps", "messages", "written", "errors", "nothing", "skipped"],
+        minor=["skipped", "nothing", "steps"],
     )
 
 
@@ -134,6 +169,7 @@ def show(
     else:
         found = _status(location, place)[0]
         name, topologies = found.graph, _topologies(found)
+        delivery = {each.processor: _stored_delivery(each) for each in found.processors}
         lags = {(p.processor, t.stream): t.available for p in found.processors for t in p.tailers}
     if picture:
         typer.echo(mermaid(topologies, lags), nl=False)
@@ -148,11 +184,23 @@ def show(
 
 
 def _delivery(processor: graphs.Processor) -> str:
-    """What the stored graph does not tell."""
+    word = ""
     if processor.topology.kind == "source" and not processor.wants_position:
-        return "at least once: it takes no position"
+        word = "at least once: it takes no position"
     sinks = importlib.import_module("penstock.spark.sinks")
-    return "exactly once" if isinstance(processor.function, sinks.TableSink) else ""
+    if isinstance(processor.function, sinks.TableSink):
+        word = "exactly once"
+    return delivery_of(processor.topology, word)
+
+
+def _stored_delivery(status: ProcessorStatus) -> str:
+    """What functions are like is not stored."""
+    word = ""
+    if status.kind == "source" and status.position is None:
+        word = "exactly once, if it takes a position"
+    elif status.kind == "sink" and status.semantics == "exactly_once":
+        word = "at least once, with a hash; a ready-made sink exactly once"
+    return delivery_of(_topology(status), word)
 
 
 @app.command(epilog="Example: penstock graph status orders --json")
@@ -183,6 +231,8 @@ def status(
             ],
             title=graph.graph,
             left=["waiting"],
+            counts=["messages", "written", "errors"],
+            minor=["at", "written", "messages", "errors"],
         )  # fmt: skip
 
 
@@ -199,21 +249,24 @@ def _is_file(place: str) -> bool:
 
 
 def _topologies(graph: GraphStatus) -> list[Topology]:
-    return [
-        Topology(
-            each.graph, each.processor, each.kind,
-            [Input(tailer.alias, tailer.stream) for tailer in each.tailers],
-            each.outputs, each.errors, each.semantics,
-        )
-        for each in graph.processors
-    ]  # fmt: skip
+    return [_topology(each) for each in graph.processors]
+
+
+def _topology(each: ProcessorStatus) -> Topology:
+    return Topology(
+        each.graph, each.processor, each.kind,
+        [Input(tailer.alias, tailer.stream) for tailer in each.tailers],
+        each.outputs, each.errors, each.semantics, each.on_evicted,
+    )  # fmt: skip
 
 
 def _state(each: ProcessorStatus) -> str:
     """The most important thing first."""
     if each.failure is not None:
+        # Of at_least_once and of sources nothing is stored that could be counted.
+        tried = f"; tried {each.tries} times" if each.tries > 1 else ""
         again = "" if each.retry_ms is None else f"; again at {_clock(each.retry_ms)}"
-        return f"failed {each.tries} times: {each.failure}{again}"
+        return f"failed: {each.failure}{tried}{again}"
     if each.reset:
         return "reset: waits for its next run"
     if each.pending:
@@ -251,11 +304,16 @@ def _plain(graph: GraphStatus) -> dict[str, Any]:
 
 @app.command(epilog="Example: penstock graph drop orders audit --yes")
 def drop(
-    name: Name, processor: Processor, yes: Yes = False, location: Location = LOCATION_DEFAULT
+    name: Name,
+    processor: Processor,
+    yes: Yes = False,
+    location: Location = LOCATION_DEFAULT,
+    as_json: Json = False,
 ) -> None:
     """Forget a processor: its positions, and a step that is not delivered."""
     confirm(f"Forget processor {processor} of graph {name}, with its positions?", yes)
     _change(location, DropProcessor(name, processor))
+    say({"dropped": processor}, f"{name}/{processor} is forgotten", as_json)
 
 
 @app.command(epilog="Example: penstock graph rename orders clean tidy")
@@ -264,9 +322,11 @@ def rename(
     processor: Processor,
     to: Annotated[str, typer.Argument(metavar="NEW", help="Its new name.")],
     location: Location = LOCATION_DEFAULT,
+    as_json: Json = False,
 ) -> None:
     """A processor goes on under another name, where it stands."""
     _change(location, RenameProcessor(name, processor, to))
+    say({"renamed": processor, "to": to}, f"{name}/{processor} is {name}/{to} now", as_json)
 
 
 @app.command(epilog="Example: penstock graph reset orders clean --start first --yes")
@@ -279,10 +339,16 @@ def reset(
     ] = Begin.KEEP,
     yes: Yes = False,
     location: Location = LOCATION_DEFAULT,
+    as_json: Json = False,
 ) -> None:
     """Let the next run bring another kind and other inputs."""
     confirm(f"Reset processor {processor} of graph {name}? Messages may come again.", yes)
     _change(location, ResetProcessor(name, processor, start.value))
+    say(
+        {"reset": processor, "start": start.value},
+        f"{name}/{processor} waits for its next run",
+        as_json,
+    )
 
 
 def _change(location: str, request: DropProcessor | RenameProcessor | ResetProcessor) -> None:

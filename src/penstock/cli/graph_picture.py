@@ -31,7 +31,7 @@ def in_order(topologies: Sequence[Topology]) -> list[Topology]:
 def rows(
     topologies: Sequence[Topology], delivery: Mapping[str, str]
 ) -> list[tuple[str, str, str, str, str, str]]:
-    """reads, processor, kind, writes, errors, delivery; `delivery`: what the file alone knows."""
+    """reads, processor, kind, writes, errors, delivery; `delivery`: of those that are known."""
     return [
         (
             ", ".join(_read(each)),
@@ -39,7 +39,7 @@ def rows(
             each.kind,
             ", ".join(each.outputs),
             each.errors or "",
-            delivery.get(each.processor) or _delivery(each),
+            delivery.get(each.processor) or delivery_of(each),
         )
         for each in in_order(topologies)
     ]
@@ -52,10 +52,11 @@ def _read(topology: Topology) -> list[str]:
     ]
 
 
-def _delivery(topology: Topology) -> str:
-    word = topology.semantics.replace("_", " ")
-    if topology.kind == "sink" and topology.semantics == "exactly_once":
+def delivery_of(topology: Topology, word: str = "") -> str:
+    """`word`: how often a message comes, where more is known than the topology tells."""
+    if not word and topology.kind == "sink" and topology.semantics == "exactly_once":
         word = "at least once, with a hash"
+    word = word or topology.semantics.replace("_", " ")
     return f"{word}; skips what is evicted" if topology.on_evicted == "skip" else word
 
 

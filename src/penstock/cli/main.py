@@ -1,12 +1,16 @@
 """The command line: assembles the command groups and turns errors into exit codes.
 
-Contract     Exit 0 is success, 1 a finding (something was lost, something is damaged), 2 to 7 are
-             the six kinds of error, 130 is Ctrl-C. A kind of error is one line on stderr with a
-             hint, never a traceback; only a bug shows one.
+Contract     Exit 0 is success; 1 a finding (something is lost, damaged, stale or missing) or a no
+             to a question; 2 to 7 are the six kinds of error; 130 is Ctrl-C, also at a question;
+             141 is the end of whoever read the output, as `| head` does. A kind of error is one
+             line on stderr with a hint, never a traceback; only a bug shows one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
@@ -29,6 +33,7 @@ from penstock.cli import (
     up,
     watch,
 )
+from penstock.cli.opening import take_over
 from penstock.cli.output import print_error, print_penstock_error
 from penstock.errors import (
     ConflictError,
@@ -50,6 +55,8 @@ EXIT_CODES: dict[type[PenstockError], int] = {
     CorruptError: 7,
 }
 INTERRUPTED = 130
+#: As shells tell of a process that ended by SIGPIPE.
+END_OF_PIPE = 128 + signal.SIGPIPE
 
 app = typer.Typer(
     name="penstock",
@@ -64,13 +71,15 @@ app.add_typer(ingest.app, name="ingest")
 app.add_typer(queue.app, name="queue")
 app.add_typer(stream.app, name="stream")
 app.add_typer(topic.app, name="topic")
-app.command(name="check")(check.check)
-app.command(name="demo")(demo.demo)
-app.command(name="doctor")(doctor.doctor)
-app.command(name="serve")(serve.serve)
-app.command(name="top")(top.top)
-app.command(name="up")(up.up)
-app.command(name="watch")(watch.watch)
+app.command(name="check", epilog="Example: penstock check --location ./data")(check.check)
+app.command(name="demo", epilog="Example: penstock demo")(demo.demo)
+app.command(name="doctor", epilog="Example: penstock doctor --location ./data")(doctor.doctor)
+app.command(name="serve", epilog="Example: penstock serve ./data --resp 127.0.0.1:6379")(
+    serve.serve
+)
+app.command(name="top", epilog="Example: penstock top --every 1")(top.top)
+app.command(name="up", epilog="Example: penstock up ./data")(up.up)
+app.command(name="watch", epilog="Example: penstock watch ./in --queue uploads")(watch.watch)
 
 
 def show_version(wanted: bool) -> None:
@@ -79,8 +88,20 @@ def show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
+#: They open no location, or always as its one writer.
+_NOTHING_TO_TAKE_OVER = ("bench", "check", "demo", "doctor", "serve", "up")
+
+
 @app.callback()
 def options(
+    context: typer.Context,
+    takes_over: Annotated[
+        bool,
+        typer.Option(
+            "--take-over",
+            help="Open a bucket although that stops whoever serves it.",
+        ),
+    ] = False,
     _version: Annotated[
         bool,
         typer.Option(
@@ -89,6 +110,11 @@ def options(
     ] = False,
 ) -> None:
     """Queues and streams that live in a folder or a bucket."""
+    if takes_over and context.invoked_subcommand in _NOTHING_TO_TAKE_OVER:
+        raise InvalidError(
+            f"--take-over does nothing for {context.invoked_subcommand}", hint="leave it out"
+        )
+    take_over.set(takes_over)
 
 
 def exit_code(error: PenstockError) -> int:
@@ -97,6 +123,22 @@ def exit_code(error: PenstockError) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    open_standard_files()
+    try:
+        try:
+            _run(arguments)
+        finally:
+            sys.stdout.flush()  # now: when Python ends, it could only be complained about
+    except BrokenPipeError:
+        _end_of_pipe()
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # typer or rich met it before us
+            _end_of_pipe()
+        raise
+    sys.exit(0)
+
+
+def _run(arguments: Sequence[str] | None) -> None:
     try:
         app(args=arguments, prog_name="penstock")
     except PenstockError as error:
@@ -104,8 +146,27 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         sys.exit(exit_code(error))
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         # A folder that cannot be used: the machine's own words name the path and the reason.
         print_error(str(error), "check the path, its permissions and the space left")
         sys.exit(EXIT_CODES[UnavailableError])
-    sys.exit(0)
+
+
+def _end_of_pipe() -> NoReturn:
+    """Whoever read the output, as `head` does, has seen enough."""
+    with contextlib.suppress(OSError, ValueError):  # what is left over goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(END_OF_PIPE)
+
+
+def open_standard_files() -> None:
+    """One that is closed (`>&-`) becomes /dev/null: else the next file that is opened would get its
+    number, and the event loop ends the process where it meets that."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            # It takes the lowest number that is free, which is this one.
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - until the process ends

@@ -44,7 +44,7 @@ Location = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of tables.")]
 
 Pattern = Annotated[
-    str, typer.Argument(metavar="[PATTERN]", help="With *, ? and […], as Redis' KEYS.")
+    str, typer.Argument(metavar="PATTERN", help="With *, ? and […], as Redis' KEYS.")
 ]
 
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -62,9 +62,14 @@ Folder = Annotated[
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Go on, or end: nothing is destroyed unasked."""
+    """Go on, or end, with 1 on a no and with 130 on Ctrl-C: nothing is destroyed unasked."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise InvalidError(f"{question} Nobody can be asked here", hint="repeat it with --yes")
-    typer.confirm(question, abort=True, err=True)
+    try:
+        agreed = typer.confirm(question, err=True)
+    except typer.Abort:  # Ctrl-C, or the end of the input
+        raise KeyboardInterrupt from None
+    if not agreed:
+        raise typer.Exit(1)

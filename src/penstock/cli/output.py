@@ -1,8 +1,13 @@
-"""How commands print: results on stdout, progress and errors on stderr; pipes stay clean."""
+"""How commands print: results on stdout, progress and errors on stderr; pipes stay clean.
+
+JSON         What structs are called on the wire, their tags, is nobody's business: `plain`.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -10,10 +15,14 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from penstock.errors import PenstockError
 
+#: Of output that is read by a program: its lines are not cut, and nothing is left out.
+PIPE_COLUMNS = 10_000
+
 
 def result_console() -> Console:
     """Made anew for each use, because a test or a shell may have replaced stdout."""
-    return Console(highlight=False)
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(highlight=False, width=PIPE_COLUMNS if piped else None)
 
 
 def progress_bars() -> Progress:
@@ -28,8 +37,27 @@ def progress_bars() -> Progress:
     )
 
 
+def plain(value: Any) -> Any:
+    """For JSON: structs as their fields alone."""
+    match value:
+        case msgspec.Struct():
+            named = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
+            return {shown: plain(getattr(value, field)) for field, shown in named}
+        case dict():
+            return {key: plain(each) for key, each in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [plain(each) for each in value]
+    return value
+
+
 def print_json(value: object) -> None:
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value)).decode() + "\n")
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(plain(value))).decode() + "\n")
+
+
+def print_json_line(value: object) -> None:
+    """One of many: as it comes, on a line of its own."""
+    sys.stdout.write(msgspec.json.encode(plain(value)).decode() + "\n")
+    sys.stdout.flush()
 
 
 def say(value: object, words: str, as_json: bool) -> None:

@@ -2,7 +2,8 @@
 
 Contract     Results go to stdout, one table or one JSON document. A message that is claimed here
              stays claimed until its lease ends: `ack`, `fail`, `extend` and `release` take the
-             receipts that `claim` printed. A stale receipt is told, and ends with 1.
+             receipts that `claim` printed; what it could not print goes back. A stale receipt is
+             told, and ends with 1.
 Not here     dead letters (queue_dead.py), how data is shown (rendering.py).
 """
 
@@ -30,9 +31,11 @@ from penstock.cli.rendering import (
     print_table,
     seconds,
 )
-from penstock.client.blockingqueue import Queue
+from penstock.client.blockingqueue import ClaimedMessage, Queue
 from penstock.client.queueshapes import QueuedMessage, QueueInfo
 from penstock.errors import InvalidError, NotFoundError
+from penstock.queue.filter import DEFAULT_PRIORITY, PRIORITY_HEADER, parse_priority
+from penstock.words import counted
 
 app = typer.Typer(
     help="Make queues, publish, claim and settle messages.",
@@ -41,13 +44,29 @@ app = typer.Typer(
 )
 app.add_typer(queue_dead.app, name="dlq")
 
+
+def _priority(sql: str | None) -> str | None:
+    if sql and parse_priority(sql).says_nothing:
+        raise InvalidError(
+            f"--priority {sql}: a priority is a whole number from 0 to 255",
+            hint="one of them, a header's name, or CASE WHEN vip = 'yes' THEN 1 ELSE 5 END",
+        )
+    return sql
+
+
 Name = Annotated[str, typer.Argument(metavar="QUEUE", help="Its name.")]
-Receipts = Annotated[list[str], typer.Argument(metavar="RECEIPT…", help="As `claim` printed them.")]
+Receipts = Annotated[list[str], typer.Argument(metavar="RECEIPT", help="As `claim` printed them.")]
 Filter = Annotated[
     str | None, typer.Option("--filter", metavar="SQL", help="Which messages it takes.")
 ]
 Priority = Annotated[
-    str | None, typer.Option("--priority", metavar="SQL", help="0 to 255; lower ones come first.")
+    str | None,
+    typer.Option(
+        "--priority",
+        metavar="SQL",
+        help="What a message's priority is: 0 to 255, lower ones come first; else it is 128.",
+        callback=_priority,
+    ),
 ]
 Lease = Annotated[float | None, typer.Option("--lease", metavar="S", help="Seconds of a lease.")]
 MaxLease = Annotated[
@@ -142,7 +161,7 @@ def _print_info(info: QueueInfo, as_json: bool) -> None:
     print_fields(
         {
             "filter": info.filter or "everything",
-            "priority": info.priority,
+            "priority": info.priority or f"{DEFAULT_PRIORITY}, or the header {PRIORITY_HEADER}",
             "lease": f"{seconds(info.lease)}, at most {seconds(info.max_lease)}",
             "attempts": info.max_attempts or "no limit",
             "back-off": ", ".join(
@@ -158,7 +177,7 @@ def _print_info(info: QueueInfo, as_json: bool) -> None:
     )
 
 
-@app.command("show")
+@app.command("show", epilog="Example: penstock queue show jobs")
 def show(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
     """Show the settings of a queue and what is in it."""
     with opened(location) as db:
@@ -169,7 +188,9 @@ def show(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fals
     _print_info(info, False)
     shown = ("available", "delayed", "in_flight", "done", "failed", "routed", "expired", "purged")
     print_table(
-        [field.replace("_", " ") for field in shown], [[getattr(stats, field) for field in shown]]
+        [field.replace("_", " ") for field in shown],
+        [[getattr(stats, field) for field in shown]],
+        counts=[field.replace("_", " ") for field in shown],
     )
 
 
@@ -203,10 +224,12 @@ def list_queues(
             for info, stats in found
         ],
         empty="there are no queues here" if pattern == "*" else f"no queue matches {pattern}",
+        counts=("available", "delayed", "in flight", "done", "failed"),
+        minor=("filter", "done", "delayed", "state"),
     )  # fmt: skip
 
 
-@app.command("rm")
+@app.command("rm", epilog="Example: penstock queue rm jobs --yes")
 def remove(
     name: Name, yes: Yes = False, location: Location = LOCATION_DEFAULT, as_json: Json = False
 ) -> None:
@@ -218,7 +241,7 @@ def remove(
     say({"deleted": name}, f"{name} is deleted", as_json)
 
 
-@app.command()
+@app.command(epilog="Example: penstock queue pause jobs")
 def pause(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
     """Stop claims; publishing goes on."""
     with opened(location) as db:
@@ -226,7 +249,7 @@ def pause(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fal
     say({"paused": True}, f"{name} is paused", as_json)
 
 
-@app.command()
+@app.command(epilog="Example: penstock queue play jobs")
 def play(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
     """End a pause."""
     with opened(location) as db:
@@ -234,7 +257,7 @@ def play(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fals
     say({"paused": False}, f"{name} goes on", as_json)
 
 
-@app.command()
+@app.command(epilog="Example: penstock queue purge jobs --yes")
 def purge(
     name: Name, yes: Yes = False, location: Location = LOCATION_DEFAULT, as_json: Json = False
 ) -> None:
@@ -242,7 +265,7 @@ def purge(
     confirm(f"Remove what is available, delayed and in flight in queue {name}?", yes)
     with opened(location) as db:
         gone = db.queue(name).purge()
-    say({"purged": gone}, f"{gone:,} messages are gone", as_json)
+    say({"purged": gone}, counted(gone, "message is gone", "messages are gone"), as_json)
 
 
 # -- producers
@@ -252,10 +275,10 @@ def purge(
 def publish(
     data: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DATA]…", help="One message each; none: the lines of stdin."),
+        typer.Argument(metavar="DATA", help="One message each; none: the lines of stdin."),
     ] = None,
     to: Annotated[
-        str | None, typer.Option("--to", metavar="QUEUE", help="Only this queue gets it.")
+        list[str] | None, typer.Option("--to", metavar="QUEUE", help="Only this queue gets it.")
     ] = None,
     header: Annotated[
         list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="May repeat.")
@@ -279,12 +302,19 @@ def publish(
 ) -> None:
     """Publish messages to the queues whose filters take them; prints their ids when durable."""
     headers = dict(_header(each) for each in header or ())
+    if to and len(to) > 1:
+        raise InvalidError("--to names one queue", hint="one publish each, or filters that take it")
     payloads = _payloads(data, file)
     if dedup_id is not None and len(payloads) != 1:
         raise InvalidError("--dedup-id is for one message")
     messages = [
         penstock.Publish(
-            penstock.URI(each.decode()) if uri else each, headers, to, delay, retention, dedup_id
+            penstock.URI(each.decode()) if uri else each,
+            headers,
+            to[0] if to else None,
+            delay,
+            retention,
+            dedup_id,
         )
         for each in payloads
     ]
@@ -333,20 +363,31 @@ def claim(
 ) -> None:
     """Claim messages under a lease; prints their receipts."""
     with opened(location) as db:
-        found = db.queue(name).claim(count, wait=wait, lease=lease, **_given(consumer=consumer))
-        if as_json:
-            print_json(
-                [
-                    {
-                        **_as_json(message),
-                        "claimed_at": message.claimed_at,
-                        "lease_deadline": message.lease_deadline,
-                        "receipt": message.receipt,
-                    }
-                    for message in found
-                ]
-            )
-            return
+        queue = db.queue(name)
+        found = queue.claim(count, wait=wait, lease=lease, **_given(consumer=consumer))
+        try:
+            _print_claimed(name, found, as_json)
+            sys.stdout.flush()
+        except BaseException:
+            # Nobody has the receipts: they would be claimed in vain, and an attempt lost.
+            queue.release([message.receipt for message in found])
+            raise
+
+
+def _print_claimed(name: str, found: Sequence[ClaimedMessage], as_json: bool) -> None:
+    if as_json:
+        print_json(
+            [
+                {
+                    **_as_json(message),
+                    "claimed_at": message.claimed_at,
+                    "lease_deadline": message.lease_deadline,
+                    "receipt": message.receipt,
+                }
+                for message in found
+            ]
+        )
+        return
     if not found:
         result_console().print(f"nothing can be claimed from {name} now", markup=False)
     for message in found:
@@ -356,13 +397,14 @@ def claim(
                 "headers": mapping(message.headers),
                 "attempts": message.attempts,
                 "lease until": message.lease_deadline,
-                "receipt": message.receipt,
             },
             title=f"message {message.id}",
         )
+        # Not in the table, which would fold it: it is there to be copied.
+        sys.stdout.write(f"receipt {message.receipt}\n")
 
 
-@app.command()
+@app.command(epilog="Example: penstock queue peek jobs -n 20")
 def peek(
     name: Name,
     count: Annotated[int, typer.Option("--count", "-n", min=1, help="At most so many.")] = 10,
@@ -385,6 +427,7 @@ def peek(
             for message in found
         ],
         empty=f"nothing can be claimed from {name} now",
+        minor=("priority", "received", "attempts", "headers"),
     )  # fmt: skip
 
 
@@ -406,7 +449,7 @@ def _as_json(message: QueuedMessage) -> dict[str, Any]:
     }
 
 
-@app.command()
+@app.command(epilog="Example: penstock queue ack jobs $RECEIPT")
 def ack(
     name: Name, receipts: Receipts, location: Location = LOCATION_DEFAULT, as_json: Json = False
 ) -> None:
@@ -414,7 +457,7 @@ def ack(
     _settle(location, name, receipts, lambda queue: queue.ack(receipts), "done", as_json)
 
 
-@app.command()
+@app.command(epilog="Example: penstock queue fail jobs $RECEIPT --delay 60 --reason 'no disk'")
 def fail(
     name: Name,
     receipts: Receipts,
@@ -433,7 +476,7 @@ def fail(
     _settle(location, name, receipts, settle, "failed", as_json)
 
 
-@app.command()
+@app.command(epilog="Example: penstock queue extend jobs $RECEIPT --lease 120")
 def extend(
     name: Name,
     receipts: Receipts,
@@ -447,7 +490,7 @@ def extend(
     )
 
 
-@app.command()
+@app.command(epilog="Example: penstock queue release jobs $RECEIPT")
 def release(
     name: Name, receipts: Receipts, location: Location = LOCATION_DEFAULT, as_json: Json = False
 ) -> None:
@@ -471,6 +514,8 @@ def _settle(
     else:
         stale = len(truths) - good
         text = f"{good:,} {word}"
-        result_console().print(f"{text}, {stale:,} receipts are stale" if stale else text)
+        if stale:
+            text += ", " + counted(stale, "receipt is stale", "receipts are stale")
+        result_console().print(text)
     if good < len(truths):
         raise typer.Exit(1)

@@ -3,6 +3,8 @@
 Contract     Bytes are shown as the text that they are, with everything that could move a terminal's
              cursor escaped; in JSON as text, or under another name in base64 where they are no
              text. Nothing that users stored is taken for markup.
+Narrow       A table keeps what it is about, its first column: counts get shorter first, then
+             columns go that are named as minor, and a line tells which.
 """
 
 from __future__ import annotations
@@ -12,12 +14,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.fitting import Wish, fit
 from penstock.cli.output import result_console
 
 PREVIEW = 200
+#: Columns of words are not made narrower than this, unless they hold less: a name, anything else.
+NAME_LEAST = 20
+WORDS_LEAST = 10
 
 
 def preview(data: bytes | str | None, limit: int = PREVIEW) -> str:
@@ -25,10 +32,16 @@ def preview(data: bytes | str | None, limit: int = PREVIEW) -> str:
     if data is None:
         return ""
     text = data if isinstance(data, str) else data[: 4 * limit].decode("utf-8", "backslashreplace")
-    shown = "".join(
-        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
-    )
+    shown = printable(text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+def printable(text: str) -> str:
+    """Whatever a name holds, it moves no cursor."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )
 
 
 def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
@@ -57,6 +70,17 @@ def mapping(values: Mapping[str, str]) -> str:
     return preview(" ".join(f"{key}={value}" for key, value in values.items()))
 
 
+def number(value: float | None) -> str:
+    """Short: 950, 12.3 k, 4.56 M."""
+    if value is None:
+        return "-"
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
+        if value >= size:
+            scaled = value / (size if unit != "k" else 1e3)
+            return f"{scaled:,.1f} {unit}"
+    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.1f}"
+
+
 def print_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[Any]],
@@ -64,23 +88,69 @@ def print_table(
     title: str | None = None,
     empty: str = "",
     left: Sequence[str] = (),
+    counts: Sequence[str] = (),
+    minor: Sequence[str] = (),
 ) -> None:
     """Numbers to the right, words to the left; `left` names columns of words that look like
-    numbers. Where there are no rows, `empty` says so."""
+    numbers. Where it is narrow, numbers of `counts` are shortened, and the columns of `minor` go,
+    the first one first. Where there are no rows, `empty` says so."""
     listed = [list(row) for row in rows]
     console = result_console()
     if not listed and empty:
         console.print(empty, markup=False)
         return
+    numeric = [
+        name not in left and bool(listed) and all(_is_number(row[index]) for row in listed)
+        for index, name in enumerate(columns)
+    ]
+    cells = [[_cell(value) for value in row] for row in listed]
+    widths = fit(_wishes(columns, cells, numeric), console.width, gap=3, edge=1)
+    if widths is None:
+        cells = [
+            [number(v) if n in counts else _cell(v) for n, v in zip(columns, row, strict=True)]
+            for row in listed
+        ]
+        widths = fit(_wishes(columns, cells, numeric, minor), console.width, gap=3, edge=1)
     table = Table(title=None if title is None else Text(title))
     for index, name in enumerate(columns):
-        number = name not in left and all(isinstance(row[index], int | float) for row in listed)
-        table.add_column(
-            name, justify="right" if number and listed else "left", overflow="fold", no_wrap=number
-        )
-    for row in listed:
-        table.add_row(*(Text(_cell(value)) for value in row))
+        if widths is None or index in widths:
+            table.add_column(
+                name,
+                justify="right" if numeric[index] else "left",
+                overflow="fold",
+                width=None if widths is None else widths[index],
+            )
+    for row in cells:
+        table.add_row(*(Text(cell) for i, cell in enumerate(row) if widths is None or i in widths))
     console.print(table)
+    gone = [] if widths is None else [name for i, name in enumerate(columns) if i not in widths]
+    if gone:
+        console.print(f"no room for {', '.join(gone)}; --json has all", style="dim")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _wishes(
+    columns: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    numeric: Sequence[bool],
+    minor: Sequence[str] = (),
+) -> list[Wish]:
+    """Numbers want all of their width: half of a number is another one."""
+    wishes = []
+    for index, name in enumerate(columns):
+        heading = max(map(cell_len, name.split()), default=0)
+        natural = max([cell_len(name), *(cell_len(row[index]) for row in cells)])
+        least = max(heading, WORDS_LEAST if index else NAME_LEAST)
+        if numeric[index]:
+            least = max([heading, *(cell_len(row[index]) for row in cells)])
+        going = len(minor) - minor.index(name) if name in minor else 0
+        if going and not any(row[index] for row in cells):
+            going += len(minor)  # it says nothing: that goes before all others
+        wishes.append(Wish(natural, min(natural, least), going))
+    return wishes
 
 
 def print_fields(fields: Mapping[str, Any], *, title: str | None = None) -> None:
@@ -102,4 +172,4 @@ def _cell(value: Any) -> str:
         return f"{value:,}"
     if isinstance(value, datetime):
         return clock_time(value)
-    return str(value)
+    return printable(str(value))

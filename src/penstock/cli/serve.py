@@ -2,7 +2,8 @@
 
 Contract     Opens the location as its one writer, listens, prints one line (or one JSON object)
              when it is ready, and serves until SIGTERM or SIGINT, or until nobody was connected for
-             `--idle-exit` seconds. It ends in order: commands in flight are answered, the store is
+             `--idle-exit` seconds; then also when nobody is connected and somebody wants the folder
+             for himself. It ends in order: commands in flight are answered, the store is
              closed, exit 0.
 Safety       Loopback by default. An address that others can reach needs a password, from a file or
              the environment: on the command line every user of the machine could read it.
@@ -17,8 +18,9 @@ import ipaddress
 import os
 import resource
 import signal
+import socket
 import sys
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +67,7 @@ ServedLocation = Annotated[
     str,
     typer.Argument(
         envvar="PENSTOCK_LOCATION",
-        metavar="[LOCATION]",
+        metavar="LOCATION",
         help="A folder, s3://bucket/prefix, or memory://.",
         callback=configured_location,
     ),
@@ -194,18 +196,21 @@ async def run(
     clock: Clock | None = None,
 ) -> None:
     clock = clock or SystemClock()
-    with signals() as stop:
-        seat = await unless_told(stop, take_seat(location, clock, on_fenced=stop.set))
+    # First of all: where nobody can be served, no folder is made and nobody else is stopped.
+    with signals() as stop, bound_to(address) as sockets:
+        opening = take_seat(location, clock, while_used=idle_exit is not None, on_fenced=stop.set)
+        seat = await unless_told(stop, opening)
         if seat is None:
             return
         try:
             server = Server(seat.broker, password=password, clock=clock)
             try:
-                port = await listen(server, address)
-                bound = address and (address[0], port or 0)
+                ports = [await server.listen_bound(each) for each in sockets]
+                bound = address and (address[0], ports[0])
                 announce(location, bound, as_json=as_json)
                 greet(bound)
-                await until_told(stop, Doors([server, *seat.servers]), idle_exit, clock)
+                doors = Doors([server, *seat.servers], seat.asked_to_leave)
+                await until_told(stop, doors, idle_exit, clock)
             finally:
                 await server.close()
         finally:
@@ -235,9 +240,12 @@ class Seat(msgspec.Struct, frozen=True):
     servers: list[Server]
     close: Callable[[], Awaitable[None]]
     fenced: Callable[[], bool]
+    asked_to_leave: Callable[[], bool] = lambda: False
 
 
-async def take_seat(location: str, clock: Clock, *, on_fenced: Callable[[], None]) -> Seat:
+async def take_seat(
+    location: str, clock: Clock, *, while_used: bool = False, on_fenced: Callable[[], None]
+) -> Seat:
     """A folder has an election, in which processes that open it take part too (client/)."""
     folder = folder_of(location)
     if folder is None:
@@ -245,15 +253,22 @@ async def take_seat(location: str, clock: Clock, *, on_fenced: Callable[[], None
             location, deadline=DEADLINE_SECONDS, clock=clock, on_fenced=on_fenced
         )
         return Seat(broker, [], broker.close, lambda: broker.committer.fenced)
-    host = await serve_folder(folder, clock=clock, deadline=DEADLINE_SECONDS, on_fenced=on_fenced)
-    return Seat(host.broker, [host.server], host.close, lambda: host.fenced)
+    host = await serve_folder(
+        folder,
+        clock=clock,
+        deadline=DEADLINE_SECONDS,
+        while_used=while_used,
+        on_fenced=on_fenced,
+    )
+    return Seat(host.broker, [host.server], host.close, lambda: host.fenced, host.asked_to_leave)
 
 
 class Doors:
     """Several servers of one broker: idle when all of them are."""
 
-    def __init__(self, servers: list[Server]) -> None:
+    def __init__(self, servers: list[Server], asked_to_leave: Callable[[], bool]) -> None:
         self._servers = servers
+        self.asked_to_leave = asked_to_leave
 
     @property
     def connections(self) -> int:
@@ -264,16 +279,38 @@ class Doors:
         return min(server.idle_seconds for server in self._servers)
 
 
-async def listen(server: Server, address: Address | None) -> int | None:
+@contextlib.contextmanager
+def bound_to(address: Address | None) -> Iterator[list[socket.socket]]:
+    """Sockets that have the address and do not listen yet; a name may stand for several."""
+    with contextlib.ExitStack() as stack:
+        bound: list[socket.socket] = []
+        try:
+            for family, kind, protocol, _, where in _resolved(address):
+                each = stack.enter_context(socket.socket(family, kind, protocol))
+                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                each.bind(where)
+                bound.append(each)
+        except OSError as error:
+            raise UnavailableError(
+                f"cannot listen on {_shown(address)}: {error.strerror or error}",
+                hint="is another server running? choose another --resp",
+            ) from None
+        yield bound
+
+
+def _resolved(address: Address | None) -> Sequence[tuple[Any, Any, int, str, Any]]:
     if address is None:
-        return None
-    try:
-        return await server.listen_tcp(*address)
-    except OSError as error:
-        raise UnavailableError(
-            f"cannot listen on {address[0]}:{address[1]}: {error}",
-            hint="is another server running? choose another --resp",
-        ) from None
+        return ()
+    return socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+
+
+def _shown(address: Address | None) -> str:
+    if address is None:
+        return "none"
+    host = f"[{address[0]}]" if ":" in address[0] else address[0]
+    return f"{host}:{address[1]}"
 
 
 @contextlib.contextmanager
@@ -291,14 +328,16 @@ def signals() -> Iterator[asyncio.Event]:
 
 
 async def until_told(
-    stop: asyncio.Event, server: Server | Doors, idle_exit: float | None, clock: Clock
+    stop: asyncio.Event, doors: Doors, idle_exit: float | None, clock: Clock
 ) -> None:
     if idle_exit is None:
         await stop.wait()
         return
-    while not stop.is_set() and server.idle_seconds < idle_exit:
+    while not stop.is_set() and doors.idle_seconds < idle_exit:
+        if not doors.connections and doors.asked_to_leave():
+            return
         # The last look is taken when the time is up, not a look later.
-        left = idle_exit - server.idle_seconds if not server.connections else IDLE_LOOK_SECONDS
+        left = idle_exit - doors.idle_seconds if not doors.connections else IDLE_LOOK_SECONDS
         waiting = asyncio.ensure_future(stop.wait())
         sleeping = asyncio.ensure_future(clock.sleep(min(left, IDLE_LOOK_SECONDS)))
         await asyncio.wait((waiting, sleeping), return_when=asyncio.FIRST_COMPLETED)
@@ -315,7 +354,6 @@ def announce(location: str, address: Address | None, *, as_json: bool) -> None:
     elif address is None:
         line = f"penstock serves {location}"
     else:
-        host = f"[{address[0]}]" if ":" in address[0] else address[0]
-        line = f"penstock serves {location} on {host}:{address[1]} (RESP)"
+        line = f"penstock serves {location} on {_shown(address)} (RESP)"
     sys.stdout.write(line + "\n")
     sys.stdout.flush()  # whoever started us waits for this line

@@ -1,7 +1,8 @@
 """`penstock stream`: streams from the command line.
 
 Contract     Results go to stdout, one table or one JSON document; `tail` prints a line per entry as
-             it comes. Data is taken from the arguments, or from stdin, where every line is an entry
+             it comes. A stream that does not exist is told (3); only `write` and `config` make one.
+             Data is taken from the arguments, or from stdin, where every line is an entry
              of its own (`--whole`: all of it is one).
 """
 
@@ -14,13 +15,16 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
+from penstock.broker.answers import StreamInfo
 from penstock.cli.opening import opened
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Pattern, Yes, confirm
 from penstock.cli.output import print_json, result_console, say
-from penstock.cli.rendering import json_bytes, preview, print_fields, print_table
+from penstock.cli.rendering import json_bytes, preview, print_fields, print_table, seconds
+from penstock.client.database import Stream
 from penstock.client.publish import time_of
 from penstock.errors import InvalidError, NotFoundError
 from penstock.log.read import Message
+from penstock.words import counted
 
 app = typer.Typer(
     help="Write and read streams.",
@@ -38,7 +42,7 @@ def write(
     name: Name,
     data: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[DATA]…", help="One entry each; none: the lines of stdin."),
+        typer.Argument(metavar="DATA", help="One entry each; none: the lines of stdin."),
     ] = None,
     tag: Annotated[str, typer.Option("--tag", help="The tag of all of them.")] = "",
     whole: Annotated[bool, typer.Option("--whole", help="All of stdin is one entry.")] = False,
@@ -93,9 +97,11 @@ def read(
     as_json: Json = False,
 ) -> None:
     """Show entries of a stream; a blank line of the table stands for an evicted one."""
+    if raw and as_json:
+        raise InvalidError("--raw and --json cannot be given together")
     with opened(location) as db:
         stream = db.stream(name)
-        info = stream.info()
+        info = _info(stream)
         if start is None:
             start = info.last if reverse else info.first
         found = [] if start < 0 else stream.read(start, count, reverse=reverse)
@@ -111,6 +117,7 @@ def read(
         ("offset", "time", "tag", "data"),
         [_row(message) for message in found],
         empty=f"stream {name} has no entries there",
+        minor=("time", "tag"),
     )
 
 
@@ -123,13 +130,17 @@ def tail(
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="End after so many.")
     ] = None,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for the stream where there is none yet.")
+    ] = False,
     location: Location = LOCATION_DEFAULT,
     as_json: Json = False,
 ) -> None:
     """Show entries as they come, until Ctrl-C; with --json one object per line."""
     with opened(location) as db:
         stream = db.stream(name)
-        at = stream.info().last + 1 if start is None else start
+        info = stream.info() if wait else _info(stream)
+        at = info.last + 1 if start is None else start
         left = math.inf if count is None else count
         while left > 0:
             found = stream.read(at, int(min(left, 1000)), block=math.inf)
@@ -139,6 +150,18 @@ def tail(
             sys.stdout.flush()
             at += len(found)
             left -= len(found)
+
+
+def _info(stream: Stream) -> StreamInfo:
+    """NotFoundError where there is none: a misspelt name is not an empty stream."""
+    found = stream.info()
+    if found.created_ms is None:
+        raise _missing(stream.name)
+    return found
+
+
+def _missing(name: str) -> NotFoundError:
+    return NotFoundError(f"there is no stream {name!r}", hint="see: penstock stream ls")
 
 
 def _print_line(message: Message, as_json: bool) -> None:
@@ -168,30 +191,24 @@ def _as_json(message: Message | None) -> dict[str, Any] | None:
     }
 
 
-@app.command()
+@app.command(epilog="Example: penstock stream info clicks")
 def info(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = False) -> None:
     """Show offsets, size, limits and groups of a stream."""
     with opened(location) as db:
         stream = db.stream(name)
-        found = stream.info()
-        if found.created_ms is None:
-            raise NotFoundError(f"there is no stream {name!r}", hint="see: penstock stream ls")
+        found = _info(stream)
         groups = stream.groups()
     if as_json:
         print_json({"name": name, **msgspec.to_builtins(found), "groups": groups})
         return
-    config = found.config
     print_fields(
         {
             "first": found.first,
             "last": found.last,
             "length": found.length,
             "bytes": found.bytes,
-            "created": time_of(found.created_ms),
-            "keeps at most": config.max_count,
-            "bytes at most": config.max_bytes,
-            "age at most": None if config.max_age_ms is None else f"{config.max_age_ms / 1000:g} s",
-            "last of each tag": config.compact,
+            "created": time_of(found.created_ms or 0),
+            **_limits(found),
         },
         title=name,
     )
@@ -205,7 +222,57 @@ def info(name: Name, location: Location = LOCATION_DEFAULT, as_json: Json = Fals
         )
 
 
-@app.command("ls")
+def _limits(info: StreamInfo) -> dict[str, Any]:
+    config = info.config
+    return {
+        "keeps at most": config.max_count,
+        "bytes at most": config.max_bytes,
+        "age at most": None if config.max_age_ms is None else seconds(config.max_age_ms / 1000),
+        "last of each tag": config.compact,
+    }
+
+
+@app.command(epilog="Example: penstock stream config clicks --max-age 604800 --max-bytes 0")
+def config(
+    name: Name,
+    max_count: Annotated[
+        int | None, typer.Option("--max-count", min=0, help="Entries; 0: no limit.")
+    ] = None,
+    max_bytes: Annotated[
+        int | None, typer.Option("--max-bytes", min=0, help="Bytes, as stored; 0: no limit.")
+    ] = None,
+    max_age: Annotated[
+        float | None, typer.Option("--max-age", metavar="S", min=0, help="Seconds; 0: no limit.")
+    ] = None,
+    compact: Annotated[
+        bool | None,
+        typer.Option("--compact/--no-compact", help="Whether it keeps the last of each tag."),
+    ] = None,
+    location: Location = LOCATION_DEFAULT,
+    as_json: Json = False,
+) -> None:
+    """Set what a stream keeps; limits that are not named stay. Makes the stream where needed."""
+    if max_count is max_bytes is max_age is compact is None:
+        raise InvalidError("nothing is to be changed", hint="see: penstock stream config --help")
+    with opened(location, create=True) as db:
+        stream = db.stream(name)
+        before = stream.info().config
+        age = None if before.max_age_ms is None else before.max_age_ms / 1000
+        # All of it at once: who changes another limit in this very moment is overwritten.
+        stream.configure(
+            max_count=before.max_count if max_count is None else max_count or None,
+            max_bytes=before.max_bytes if max_bytes is None else max_bytes or None,
+            max_age=age if max_age is None else max_age or None,
+            compact=before.compact if compact is None else compact,
+        )
+        found = stream.info()
+    if as_json:
+        print_json({"name": name, **msgspec.to_builtins(found)})
+    else:
+        print_fields(_limits(found), title=name)
+
+
+@app.command("ls", epilog="Example: penstock stream ls 'click*'")
 def list_streams(
     pattern: Pattern = "*",
     location: Location = LOCATION_DEFAULT,
@@ -224,6 +291,8 @@ def list_streams(
             for name, each in found
         ],
         empty="there are no streams here" if pattern == "*" else f"no stream matches {pattern}",
+        counts=("length", "bytes", "groups"),
+        minor=("groups", "first", "bytes"),
     )
 
 
@@ -243,11 +312,13 @@ def evict(
         raise InvalidError("evict takes one of --up-to and --keep")
     confirm(f"Remove entries of stream {name}?", yes)
     with opened(location) as db:
-        gone = db.stream(name).evict(up_to=up_to, keep=keep)
-    say({"evicted": gone}, f"{gone:,} entries are gone", as_json)
+        stream = db.stream(name)
+        _info(stream)
+        gone = stream.evict(up_to=up_to, keep=keep)
+    say({"evicted": gone}, counted(gone, "entry is gone", "entries are gone"), as_json)
 
 
-@app.command("rm")
+@app.command("rm", epilog="Example: penstock stream rm clicks --yes")
 def remove(
     name: Name, yes: Yes = False, location: Location = LOCATION_DEFAULT, as_json: Json = False
 ) -> None:
@@ -255,5 +326,5 @@ def remove(
     confirm(f"Delete stream {name} and everything in it?", yes)
     with opened(location) as db:
         if not db.stream(name).delete():
-            raise NotFoundError(f"there is no stream {name!r}", hint="see: penstock stream ls")
+            raise _missing(name)
     say({"deleted": name}, f"{name} is deleted", as_json)

@@ -2,8 +2,8 @@
 
 Contract     Looks every `--every` seconds and draws in place, until q, Ctrl-C or `--count` looks.
              Where stdout is no terminal it prints one look and ends; with `--json` one object per
-             look. It only reads: what it shows costs a request per queue and stream, and the
-             longest lists are cut (`--rows`).
+             look. It only reads: what it shows costs a request per queue and stream. Lists are
+             cut to what fits the terminal, or to `--rows`.
 Not here     what is asked and how rates come about (top_look.py), how it is drawn (top_view.py).
 """
 
@@ -17,18 +17,16 @@ import tty
 from collections.abc import Iterator
 from typing import Annotated
 
-import msgspec
 import typer
 from rich.console import Console
 from rich.live import Live
 
 from penstock.cli.opening import opened
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location
+from penstock.cli.output import print_json_line
 from penstock.cli.top_look import Look, look
 from penstock.cli.top_view import draw
 from penstock.clock import SystemClock
-
-ROWS_DEFAULT = 15
 
 
 def top(
@@ -37,8 +35,9 @@ def top(
         int | None, typer.Option("--count", "-n", min=1, help="End after so many looks.")
     ] = None,
     rows: Annotated[
-        int, typer.Option("--rows", min=1, help="At most so many of each kind.")
-    ] = ROWS_DEFAULT,
+        int | None,
+        typer.Option("--rows", min=1, help="At most so many of each kind; without it, what fits."),
+    ] = None,
     location: Location = LOCATION_DEFAULT,
     as_json: Json = False,
 ) -> None:
@@ -55,8 +54,7 @@ def top(
             before = now
             left = None if left is None else left - 1
             if as_json:
-                sys.stdout.write(msgspec.json.encode(now).decode() + "\n")
-                sys.stdout.flush()
+                print_json_line(now)
             elif screen is not None:
                 screen.update(draw(now, rows, every), refresh=True)
             else:

@@ -1,183 +1,179 @@
-"""How `penstock top` draws a look: a table per kind, wide ones where there is room for them.
+"""How `penstock top` draws a look: a table per kind, as much of each as there is room for.
 
-Contract     Fits into 80 columns; wider terminals show more columns, not wider gaps. Kinds of which
-             there are none take no room. Names that users gave are text, never markup.
+Contract     Fits into its terminal. Where it is narrow, extra columns are not shown, names give
+             way, and then columns go, the less important ones first; numbers are never cut. Where
+             it is low, each kind gets its share of the lines, those in trouble come first, and what
+             is not shown is counted. Kinds of which there are none take no room, nor do columns
+             that say nothing. Names that users gave are text, never markup.
+Left out     Ledgers of `penstock watch`: streams, but nobody's own (`penstock stream ls` and
+             `--json` have them).
+Not here     the columns (top_kinds.py), what goes where there is no room (fitting.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar
+import re
+from collections.abc import Sequence
+from typing import Any, TypeVar
 
-import msgspec
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from penstock.broker.progress import Progress
-from penstock.cli.rendering import clock_time
-from penstock.cli.top_look import Look, QueueLine, StreamLine, TopicLine
-from penstock.graph.requests import ProcessorStatus
-from penstock.source.requests import SourceInfo
+from penstock.cli.fitting import Wish, fit, share, shortened
+from penstock.cli.rendering import clock_time, printable
+from penstock.cli.top_kinds import (
+    EXTRA,
+    GRAPHS,
+    QUEUES,
+    SOURCES,
+    SPARK,
+    STREAMS,
+    TOPICS,
+    Column,
+    Kind,
+)
+from penstock.cli.top_look import Look
+from penstock.words import counted
 
 L = TypeVar("L")
-#: From so many columns on everything is shown.
+#: Names and reasons are not made narrower than this, unless they are shorter.
+WORDS_LEAST = 20
+#: A number of top is never wider, so that columns do not come and go while it runs.
+NUMBER_LEAST = 7
+#: From so many columns on everything is shown, if it fits.
 WIDE = 110
-
-
-class Column(msgspec.Struct, Generic[L], frozen=True):
-    title: str
-    value: Callable[[L], Any]
-    wide: bool = False  # only where there is room
-    style: Callable[[L], str] = lambda _: ""
-
-
-def number(value: float | None) -> str:
-    """Short: 950, 12.3 k, 4.56 M."""
-    if value is None:
-        return "-"
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
-        if value >= size:
-            scaled = value / (size if unit != "k" else 1e3)
-            return f"{scaled:,.1f} {unit}"
-    return f"{value:,.0f}" if value == int(value) or value >= 100 else f"{value:,.1f}"
-
-
-def size(value: int) -> str:
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if value < 1024 or unit == "GiB":
-            return f"{value:,.0f} {unit}" if unit == "B" else f"{value:,.1f} {unit}"
-        value /= 1024  # type: ignore[assignment]
-    raise AssertionError
-
-
-def _failed(line: QueueLine) -> str:
-    return "bold red" if line.failed else ""
-
-
-def _errored(line: TopicLine) -> str:
-    return "bold red" if line.errored else ""
-
-
-def _failed_files(line: SourceInfo) -> str:
-    return "bold red" if line.failed else ""
-
-
-STREAMS: tuple[Column[StreamLine], ...] = (
-    Column("stream", lambda line: line.name),
-    Column("entries", lambda line: number(line.length)),
-    Column("written/s", lambda line: number(line.rate)),
-    Column("first", lambda line: line.first, wide=True),
-    Column("last", lambda line: line.last, wide=True),
-    Column("stored", lambda line: size(line.bytes)),
-    Column("groups", lambda line: line.groups),
-)
-QUEUES: tuple[Column[QueueLine], ...] = (
-    Column("queue", lambda line: f"{line.name} (paused)" if line.paused else line.name),
-    Column("available", lambda line: number(line.available)),
-    Column("delayed", lambda line: number(line.delayed)),
-    Column("in flight", lambda line: number(line.in_flight)),
-    Column("done", lambda line: number(line.done), wide=True),
-    Column("failed", lambda line: number(line.failed), style=_failed),
-    Column("in/s", lambda line: number(line.in_rate)),
-    Column("out/s", lambda line: number(line.out_rate)),
-    Column("ever in", lambda line: number(line.routed), wide=True),
-    Column("ever out", lambda line: number(line.acked), wide=True),
-)
-TOPICS: tuple[Column[TopicLine], ...] = (
-    Column("topic", lambda line: f"{line.name} (paused)" if line.paused else line.name),
-    Column("waiting", lambda line: number(line.waiting)),
-    Column("running", lambda line: number(line.running)),
-    Column("errored", lambda line: number(line.errored), style=_errored),
-    Column("consumers", lambda line: line.consumers),
-    Column("in/s", lambda line: number(line.in_rate)),
-    Column("out/s", lambda line: number(line.out_rate)),
-    Column("ever in", lambda line: number(line.inserted), wide=True),
-    Column("ever out", lambda line: number(line.acked), wide=True),
-)
-SOURCES: tuple[Column[SourceInfo], ...] = (
-    Column("source", lambda line: line.name),
-    Column("files", lambda line: number(line.done)),
-    Column("failed", lambda line: number(line.failed), style=_failed_files),
-    Column("commits", lambda line: line.published),
-    Column("to export", lambda line: number(line.published - line.exported)),
-    Column("table", lambda line: line.table, wide=True),
-)
-GRAPHS: tuple[Column[ProcessorStatus], ...] = (
-    Column("graph/processor", lambda line: f"{line.graph}/{line.processor}"),
-    Column("kind", lambda line: line.kind),
-    Column("read", lambda line: number(line.delivered)),
-    Column("written", lambda line: number(line.written)),
-    Column("errors", lambda line: number(line.failed)),
-    Column("lag", lambda line: number(sum(each.available for each in line.tailers))),
-    Column("why it waits", lambda line: line.failure, wide=True, style=lambda _: "red"),
-)
-SPARK: tuple[Column[Progress], ...] = (
-    Column("Spark", lambda line: f"{line.kind} {line.source}"),
-    Column("batch", lambda line: line.batch),
-    Column("rows", lambda line: number(line.rows)),
-    Column("all rows", lambda line: number(line.total_rows)),
-    Column("all bytes", lambda line: size(line.total_bytes), wide=True),
-    Column("lag", lambda line: None if line.lag is None else number(line.lag)),
-    Column("query", lambda line: line.query, wide=True),
-)
+#: Below this, the time of day has to do.
+NARROW = 80
+#: Shown of each kind where no terminal says how many fit.
+ROWS_DEFAULT = 15
+#: With fewer lines of a kind, the gaps between kinds are worth more than they are nice.
+FEW = 3
+_LEDGER = re.compile(r"watch:.*:[0-9a-f]{16}", re.DOTALL)
 
 
 class View:
-    """All of it; knows how wide it is only when it is drawn."""
+    """All of it; knows how much room there is only when it is drawn."""
 
-    def __init__(self, look: Look, rows: int, every: float | None) -> None:
+    def __init__(self, look: Look, rows: int | None, every: float | None) -> None:
         self._look = look
         self._rows = rows
         self._every = every
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        look, wide = self._look, options.max_width >= WIDE
-        head = Text.assemble(
-            ("penstock top", "bold"), f"  {look.location}  {clock_time(look.time)}"
-        )
-        if self._every is not None:
-            head.append(f"  every {self._every:g} s, q to leave", style="dim")
-        parts: list[Any] = [head]
-        parts += _section(STREAMS, look.streams, wide, self._rows)
-        parts += _section(QUEUES, look.queues, wide, self._rows)
-        parts += _section(TOPICS, look.topics, wide, self._rows)
-        parts += _section(SOURCES, look.sources, wide, self._rows)
-        parts += _section(GRAPHS, look.processors, wide, self._rows)
-        parts += _section(SPARK, look.spark[::-1], wide, self._rows)
-        if len(parts) == 1:
+        look, width = self._look, options.max_width
+        own = [line for line in look.streams if not _LEDGER.fullmatch(line.name)]
+        kinds: list[tuple[Kind[Any], list[Any]]] = [
+            (STREAMS, own),
+            (QUEUES, look.queues),
+            (TOPICS, look.topics),
+            (SOURCES, look.sources),
+            (GRAPHS, look.processors),
+            (SPARK, look.spark[::-1]),
+        ]
+        kinds = [(kind, lines) for kind, lines in kinds if lines]
+        parts: list[Table | Text] = [self._head(width)]
+        # Not options.height: what stands between this and the screen forgets it.
+        height = None if self._every is None else options.size.height
+        shown, gap = self._shares([len(lines) for _, lines in kinds], height)
+        for (kind, lines), rows in zip(kinds, shown, strict=True):
+            parts += _section(kind, lines, rows, gap, width)
+        if not kinds:
             parts.append(Text("there is nothing here yet: no stream, queue or topic", style="dim"))
         yield Group(*parts)
 
+    def _head(self, width: int) -> Text:
+        """One line: the location gives way."""
+        time = clock_time(self._look.time)
+        time = time if width >= NARROW else time.partition(" ")[2]
+        manner = "" if self._every is None else f"  every {self._every:g} s, q to leave"
+        room = width - len(f"penstock top    {time}{manner}")
+        place = shortened(printable(self._look.location), max(1, room))
+        head = Text.assemble(("penstock top", "bold"), f"  {place}  {time}", (manner, "dim"))
+        head.no_wrap, head.overflow = True, "ellipsis"
+        return head
 
-def draw(look: Look, rows: int, every: float | None) -> View:
+    def _shares(self, counts: Sequence[int], height: int | None) -> tuple[list[int], int]:
+        """-> lines of each kind, and lines before each"""
+        if height is None:
+            most = self._rows or ROWS_DEFAULT
+            return [min(count, most) for count in counts], 1
+        most = self._rows or height
+        for gap in (1, 0):
+            shown = share(counts, height - 1, most=most, gap=gap)
+            if all(n >= min(count, most, FEW) for n, count in zip(shown, counts, strict=True)):
+                break
+        return shown, gap
+
+
+def draw(look: Look, rows: int | None, every: float | None) -> View:
+    """`rows` of each kind at most; None: as many as there is room for. `every` so many seconds,
+    on the whole terminal; None: once, one line after the other."""
     return View(look, rows, every)
 
 
 def _section(
-    columns: Sequence[Column[L]], lines: Sequence[L], wide: bool, rows: int
+    kind: Kind[L], lines: Sequence[L], rows: int, gap: int, width: int
 ) -> list[Table | Text]:
-    if not lines:
-        return []
-    shown = [column for column in columns if wide or not column.wide]
-    table = Table(expand=False, box=None, header_style="bold cyan", padding=(0, 1))
-    for index, column in enumerate(shown):
-        table.add_column(
-            column.title,
-            justify="right" if index else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if index else 20,
-        )
-    for line in lines[:rows]:
-        table.add_row(*(_cell(column, line) for column in shown))
-    parts: list[Table | Text] = [Text(), table]
-    if len(lines) > rows:
-        parts.append(Text(f" … and {len(lines) - rows:,} more", style="dim"))
+    hidden = len(lines) - rows
+    if not rows:
+        return [_dim(f" … {counted(hidden, kind.one, kind.many)}")]
+    if hidden:
+        lines = sorted(lines, key=lambda line: not kind.trouble(line))[:rows]
+    parts: list[Table | Text] = [*([Text()] * gap), _table(kind, lines, width)]
+    if hidden:
+        parts.append(_dim(f" … and {hidden:,} more"))
     return parts
 
 
-def _cell(column: Column[L], line: L) -> Text:
-    value = column.value(line)
-    text = "" if value is None else f"{value:,}" if isinstance(value, int) else str(value)
-    return Text(text, style=column.style(line))
+def _dim(words: str) -> Text:
+    return Text(words, style="dim", no_wrap=True, overflow="ellipsis")
+
+
+def _table(kind: Kind[L], lines: Sequence[L], width: int) -> Table:
+    cells = {
+        column.title: [_words(column.value(line)) for line in lines] for column in kind.columns
+    }
+    columns = [
+        column
+        for column in kind.columns
+        if any(cells[column.title]) and (column.going < EXTRA or width >= WIDE)
+    ]
+    # Where even those that stay do not fit, the terminal cuts them off: there is no better way.
+    widths = fit([_wish(column, cells[column.title], kind) for column in columns], width, gap=2)
+    if widths is None:
+        widths = {index: WORDS_LEAST for index in range(len(columns))}
+    table = Table(expand=False, box=None, header_style="bold cyan", padding=(0, 1))
+    shown = [(columns[index], found) for index, found in widths.items()]
+    for column, found in shown:
+        words = column.words or column is kind.columns[0]
+        table.add_column(
+            column.title,
+            justify="left" if words else "right",
+            no_wrap=True,
+            overflow="ellipsis",
+            width=found,
+        )
+    for row, line in enumerate(lines):
+        table.add_row(
+            *(_cell(kind, column, line, cells[column.title][row], found) for column, found in shown)
+        )
+    return table
+
+
+def _words(value: Any) -> str:
+    return "" if value is None else f"{value:,}" if isinstance(value, int) else printable(value)
+
+
+def _wish(column: Column[L], cells: Sequence[str], kind: Kind[L]) -> Wish:
+    natural = max(map(cell_len, (column.title, *cells)))
+    if column.words or column is kind.columns[0]:
+        return Wish(natural, min(natural, WORDS_LEAST), column.going)
+    return Wish(natural, max(natural, NUMBER_LEAST), column.going)
+
+
+def _cell(kind: Kind[L], column: Column[L], line: L, text: str, width: int) -> Text:
+    if column is not kind.columns[0]:
+        return Text(text, style=column.style(line))
+    return Text(shortened(text, width), style="bold red" if kind.trouble(line) else "")

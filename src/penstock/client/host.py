@@ -3,6 +3,7 @@
 Contract     `open` takes a lock that was won (seek.py), opens the store, which fences whoever had
              it, and only then listens: who finds the socket finds a broker that can answer. The
              lock is given back last. While it opens and closes it gives signs of life.
+             `take_lock` gets the lock from a broker that only lives while it is used.
 Watch        A process that was stopped and overtaken must not keep readers waiting who will never
              be served: twice a second, and so right after it wakes up, it looks whether the term
              and the epoch are still its own, and ends otherwise.
@@ -18,9 +19,9 @@ from pathlib import Path
 
 from penstock.broker.broker import Broker
 from penstock.broker.election import SocketName
-from penstock.broker.lock import FolderLock
+from penstock.broker.lock import FolderLock, HeldError, leave_path
 from penstock.client import forks
-from penstock.client.seek import Answered, seek
+from penstock.client.seek import LOOK_SECONDS, Answered, seek
 from penstock.clock import Clock
 from penstock.errors import FencedError, PenstockError, UnavailableError
 from penstock.server.serve import Server
@@ -54,8 +55,10 @@ class Host:
         clock: Clock,
         durability: Durability,
         deadline: float,
+        while_used: bool = False,
         on_fenced: Callable[[], None] = lambda: None,
     ) -> Host:
+        """`while_used`: it will end when nobody is connected, and tells so (lock.py)."""
         beating = asyncio.get_running_loop().create_task(_beat(lock, clock))
         try:
             forks.store_opened()
@@ -64,7 +67,7 @@ class Host:
             )
             host = cls(broker, lock, clock)
             try:
-                await host._listen()
+                await host._listen(while_used)
             except BaseException:
                 await host.close()
                 raise
@@ -76,8 +79,14 @@ class Host:
         host._watcher = asyncio.get_running_loop().create_task(host._watch(on_fenced))
         return host
 
-    async def _listen(self) -> None:
+    def asked_to_leave(self) -> bool:
+        return self._lock.asked_to_leave()
+
+    async def _listen(self, while_used: bool) -> None:
         self._lock.sweep()
+        if while_used:
+            with contextlib.suppress(OSError):  # a full disk: then nobody asks it to leave
+                self._lock.note(serves=True, while_used=True)
         self._name = SocketName(self._lock.folder, self.term)
         forks.add_address(self._name.address)
         try:
@@ -138,6 +147,7 @@ async def serve_folder(
     clock: Clock,
     deadline: float,
     durability: Durability = "power",
+    while_used: bool = False,
     on_fenced: Callable[[], None] = lambda: None,
 ) -> Host:
     """Become the broker of a folder, or say who is: for a process that has nothing else to do."""
@@ -150,12 +160,54 @@ async def serve_folder(
     if isinstance(found, Answered):
         found.heart.close()
         found.name.close()
-        raise UnavailableError(
+        served = UnavailableError(
             f"{folder} is served by another process", hint="connect to it, or close it there"
         )
+        if while_used:  # as that one may be: they would chase each other
+            raise served
+        try:
+            found = await take_lock(folder, clock=clock, deadline=deadline, serves=True)
+        except HeldError:
+            raise served from None
     return await Host.open(
-        found, clock=clock, durability=durability, deadline=deadline, on_fenced=on_fenced
+        found,
+        clock=clock,
+        durability=durability,
+        deadline=deadline,
+        while_used=while_used,
+        on_fenced=on_fenced,
     )
+
+
+async def take_lock(
+    folder: Path,
+    *,
+    clock: Clock,
+    deadline: float,
+    serves: bool = False,
+    on_wait: Callable[[], None] = lambda: None,
+) -> FolderLock:
+    """The folder's lock; HeldError where another process keeps it. A broker that a command started
+    is asked to end, and waited for as long as it is used."""
+    until = clock.monotonic() + deadline
+    asked: Path | None = None
+    try:
+        while True:
+            try:
+                return FolderLock(folder, serves=serves)
+            except HeldError as held:
+                if not held.while_used or clock.monotonic() >= until:
+                    raise
+                if asked != (wanted := leave_path(folder, held.term)):
+                    with contextlib.suppress(OSError):  # then it ends by itself, later
+                        wanted.touch()
+                    asked = wanted
+                    on_wait()
+            await clock.sleep(LOOK_SECONDS)
+    finally:
+        if asked is not None:
+            with contextlib.suppress(OSError):
+                asked.unlink(missing_ok=True)
 
 
 async def _beat(lock: FolderLock, clock: Clock) -> None:

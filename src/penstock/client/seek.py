@@ -3,7 +3,8 @@
 Contract     `seek` ends with the folder's lock (this process should serve), or with a connection
              that answered. It never gives up by itself: the caller cancels it. With `outside` it
              never takes the lock; where nobody serves it starts `penstock serve` as a process of
-             its own, which ends by itself when it is not used.
+             its own, which ends by itself when it is not used. One that ends otherwise, and would
+             again, is told at once, in its own words.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -38,6 +40,9 @@ IDLE_EXIT_SECONDS = 30
 #: Between two starts of an outside broker that ended without serving.
 START_AGAIN_SECONDS = 1.0
 LOG_NAME = "serve.log"
+#: How a command tells an error (cli/output.py).
+_ERROR = "penstock: "
+_HINT = "hint: "
 
 
 class Answered(msgspec.Struct, frozen=True):
@@ -115,6 +120,10 @@ _KINDS: dict[int, type[PenstockError]] = {
     4: ConflictError,
     7: CorruptError,
 }
+#: It was not used, it was told to end, it was too slow or too late: another may do better.
+_AGAIN = (0, 5, 6, -signal.SIGHUP, -signal.SIGINT, -signal.SIGKILL, -signal.SIGTERM)
+#: Of a broker that broke, so many lines are told.
+LAST_LINES = 3
 
 
 class Starter:
@@ -122,32 +131,52 @@ class Starter:
 
     def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
+        self._log = folder / PLACE / LOG_NAME
         self._clock = clock
         self._process: Outside | None = None
         self._begun = 0.0
+        self._log_bytes = 0  # before it began
 
     def start(self) -> None:
         """Nobody answers: start one, unless one was started and may still begin to listen."""
         now = self._clock.monotonic()
         if self._process is not None:
             code = self._process.poll()
-            if code in _KINDS:
-                raise _KINDS[code](f"{self._folder}: {self._last_words()}")
+            if code is not None and code not in _AGAIN:
+                raise self._failure(code)
             if code is None or now - self._begun < START_AGAIN_SECONDS:
                 return
         self._begun = now
+        with contextlib.suppress(OSError):
+            self._log_bytes = self._log.stat().st_size
         self._process = start_outside(self._folder)
 
-    def _last_words(self) -> str:
+    def _failure(self, code: int) -> PenstockError:
+        """What it said, as if this process had found it out: `penstock: …`, then `  hint: …`."""
+        lines: list[str] = []
         with contextlib.suppress(OSError):
-            lines = (self._folder / PLACE / LOG_NAME).read_text(errors="replace").splitlines()
-            return next((line for line in reversed(lines) if line.strip()), "")
-        return "the broker ended"
+            said = self._log.read_bytes()[self._log_bytes :].decode(errors="replace")
+            lines = [line.rstrip() for line in said.splitlines() if line.strip()]
+        kind = _KINDS.get(code)
+        at = next((n for n in reversed(range(len(lines))) if lines[n].startswith(_ERROR)), None)
+        if kind is None or at is None:
+            last = " / ".join(line.strip() for line in lines[-LAST_LINES:])
+            return (kind or UnavailableError)(
+                f"{self._folder}: its broker ended with {code}: {last or 'without a word'}",
+                hint=f"see {self._log}",
+            )
+        message = lines[at].removeprefix(_ERROR)
+        if str(self._folder) not in message:
+            message = f"{self._folder}: {message}"
+        after = lines[at + 1].strip() if at + 1 < len(lines) else ""
+        hint = after.removeprefix(_HINT) if after.startswith(_HINT) else None
+        return kind(message, hint=hint)
 
 
 def start_outside(folder: Path) -> Outside:
     """`penstock serve`, detached: it lives on when this process ends."""
-    command = [sys.executable, "-m", "penstock", "serve", str(folder)]
+    # -P: what lies in the working folder of a user must not be taken for a module of Python.
+    command = [sys.executable, "-P", "-m", "penstock", "serve", str(folder)]
     command += ["--resp", "none", "--idle-exit", str(IDLE_EXIT_SECONDS)]
     _started[:] = [process for process in _started if process.poll() is None]
     try:

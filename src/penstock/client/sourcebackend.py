@@ -31,7 +31,10 @@ class RemoteSources:
         self._ask = remote.ask
 
     async def ask(self, request: Ask[R]) -> R:
-        encoded = msgspec.json.encode(request)
+        try:
+            encoded = msgspec.json.encode(request)
+        except (UnicodeEncodeError, OverflowError) as error:
+            raise InvalidError(f"a source request is told in JSON: {error}") from None
         if len(encoded) > Limits().bulk_bytes:
             # The broker would take it for noise, and end the connection.
             raise InvalidError(

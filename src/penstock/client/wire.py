@@ -38,9 +38,12 @@ KINDS: dict[str, type[PenstockError]] = {
     "CORRUPT": CorruptError,
     # Redis' own words for the same.
     "ERR": InvalidError,
-    "NOAUTH": InvalidError,
-    "WRONGPASS": InvalidError,
     "NOPERM": InvalidError,
+}
+#: Redis' words for a password are about its commands; here it comes from the environment.
+_PASSWORD_TROUBLE = {
+    "NOAUTH": "the broker asks for a password",
+    "WRONGPASS": "the broker refuses the password",
 }
 #: Where to find a broker: the path of a Unix socket, or host and port.
 Address = str | tuple[str, int]
@@ -154,6 +157,8 @@ def _drop(opening: asyncio.Future[Connection]) -> None:
 def error_of(text: str) -> PenstockError | LostError:
     """The error that an error reply stands for: `-KIND text [hint]`."""
     word, _, rest = text.partition(" ")
+    if word in _PASSWORD_TROUBLE:
+        return InvalidError(_PASSWORD_TROUBLE[word], hint="set PENSTOCK_PASSWORD to the server's")
     kind = KINDS.get(word)
     if kind is None or text == "ERR internal error":
         return UnavailableError(f"the broker answered: {text}")

@@ -19,6 +19,7 @@ Not here     Which queue takes what (matcher.py).
 from __future__ import annotations
 
 from functools import cached_property
+from typing import TypeGuard
 
 import numpy as np
 import pyarrow as pa
@@ -116,6 +117,11 @@ class Priority:
     def of(self, row: Row) -> int:
         return _priority(self._of_row(row))
 
+    @property
+    def says_nothing(self) -> bool:
+        """A constant that is no priority, such as 300: every message would get the default."""
+        return not names(self.node) and not _is_priority(self._of_row(Row(0, 0, 0, 0, 0, {})))
+
     def column(self, rows: Rows) -> NDArray[np.uint8]:
         found = self._of_rows(rows)
         if isinstance(found, pa.Scalar):
@@ -151,9 +157,11 @@ def header_priorities(rows: Rows) -> NDArray[np.uint8]:
 
 
 def _priority(number: float | None) -> int:
-    if number is None or not 0 <= number <= PRIORITY_MAX or number != int(number):
-        return DEFAULT_PRIORITY
-    return int(number)
+    return int(number) if _is_priority(number) else DEFAULT_PRIORITY
+
+
+def _is_priority(number: float | None) -> TypeGuard[float]:
+    return number is not None and 0 <= number <= PRIORITY_MAX and number == int(number)
 
 
 def _priorities(column: pa.DoubleArray) -> NDArray[np.uint8]:

@@ -144,7 +144,7 @@ async def load_queue(view: View, name: LogName) -> QueueState:
 
 def missing(name: LogName) -> NotFoundError:
     return NotFoundError(
-        f"there is no queue {name.name.decode()!r}", hint="create it with create_queue"
+        f"there is no queue {name.name.decode()!r}", hint="create it, or check the name"
     )
 
 

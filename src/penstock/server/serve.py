@@ -1,8 +1,8 @@
 """The server: listens, admits connections, and ends them in order.
 
-Contract     One broker, one event loop. `listen_tcp` and `listen_unix` may each be called more than
-             once. `close` stops accepting, lets commands in flight finish for a bounded time, then
-             closes every connection; the broker stays open, it is the caller's.
+Contract     One broker, one event loop. `listen_tcp`, `listen_bound` and `listen_unix` may each be
+             called more than once. `close` stops accepting, lets commands in flight finish for a
+             bounded time, then closes every connection; the broker stays open, it is the caller's.
 Not here     the protocol (resp/), who may serve a location (broker/), the process (cli/serve.py).
 """
 
@@ -12,6 +12,7 @@ import asyncio
 import contextlib
 import itertools
 import os
+import socket
 from pathlib import Path
 
 import msgspec
@@ -74,6 +75,16 @@ class Server:
         )
         self._listeners.append(listener)
         actual: int = listener.sockets[0].getsockname()[1]
+        self.port = self.port or actual
+        return actual
+
+    async def listen_bound(self, bound: socket.socket) -> int:
+        """On a socket that has its address already, which becomes this server's. -> its port"""
+        loop = asyncio.get_running_loop()
+        self._listeners.append(
+            await loop.create_server(lambda: Connection(self), sock=bound, backlog=BACKLOG)
+        )
+        actual: int = bound.getsockname()[1]
         self.port = self.port or actual
         return actual
 

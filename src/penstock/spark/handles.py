@@ -3,7 +3,9 @@
 Contract     `database(location)` gives the one handle of this process for a location; it is opened
              at the first use and closed when the process ends. These processes come and go with
              Spark's tasks, so none of them ever becomes the broker (`broker="outside"`): who finds
-             none starts one of its own, which stays while anybody uses it.
+             none starts one of its own, which stays while anybody uses it. `shared_place` refuses
+             what cannot be had that way: of a bucket each of them would be the broker, and put an
+             end to the others and to whoever serves it.
 """
 
 from __future__ import annotations
@@ -13,11 +15,31 @@ import os
 import penstock
 from penstock.client.database import Database
 from penstock.client.session import DEADLINE_SECONDS
+from penstock.errors import InvalidError
+from penstock.store.location import folder_of
 
 #: A task waits longer than an application would: a broker that was killed must come back first.
 _DEADLINE_SECONDS = 2 * DEADLINE_SECONDS
 
 _open: dict[tuple[int, str], Database] = {}
+
+
+def shared_place(location: str) -> str:
+    """The location, of a folder its whole path: Spark's processes are in folders of their own."""
+    if location.startswith("penstock://"):
+        return location
+    folder = folder_of(location)
+    if folder is not None:
+        return str(folder)
+    if location.startswith("memory://"):
+        raise InvalidError(
+            f"{location} is in the memory of one process, and Spark has several",
+            hint="use a folder, or penstock://host:port",
+        )
+    raise InvalidError(
+        f"{location}: a bucket has one broker, and Spark has several processes",
+        hint=f"penstock serve {location} --resp host:port, and penstock://host:port here",
+    )
 
 
 def database(location: str) -> Database:

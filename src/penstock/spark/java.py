@@ -2,6 +2,7 @@
 
 Contract     find_java: the first Java of at least version 17 in $JAVA_HOME, on $PATH, in the wheel;
              one that is too old is passed over, and named when there is none at all.
+             passed_over: what is wrong with the one in $JAVA_HOME, for whoever asks.
              java_home: a JAVA_HOME of ours that calls it, in the user's cache folder. It is made
              with one rename, is the same for everybody who calls the same Java, and is mended
              when somebody emptied it.
@@ -72,6 +73,15 @@ def find_java(environment: Mapping[str, str]) -> Java:
         + ("none" if not passed_over else "only " + ", ".join(passed_over)),
         hint="pip install '.[spark]' in the clone brings one; or install a JDK and set JAVA_HOME",
     )
+
+
+def passed_over(environment: Mapping[str, str]) -> str:
+    """Why the Java that JAVA_HOME names is not taken; nothing where it is, or none is named."""
+    for source, java in _candidates(environment):
+        version = _version(java) if source == "JAVA_HOME" else VERSION_MIN
+        if version is None or version < VERSION_MIN:
+            return f"{java}: {_fault(java, version)}"
+    return ""
 
 
 def java_home(java: Java, cache: Path | None = None) -> Path:

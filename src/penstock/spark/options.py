@@ -17,7 +17,7 @@ from penstock.errors import InvalidError
 from penstock.log.catalogue import LogName, stream_name
 from penstock.queue.state import queue_name
 from penstock.queue.statecolumns import STATES
-from penstock.store.location import folder_of
+from penstock.spark.handles import shared_place
 from penstock.topic.state import topic_name
 
 #: Where a read begins or ends: an offset, a time in milliseconds, or one of the words.
@@ -166,14 +166,8 @@ def _location(options: Mapping[str, str]) -> str:
     location = options.get("location") or options.get("path") or ""
     if not location:
         raise InvalidError("which location?", hint='.option("location", "./data")')
-    if location.startswith("memory://"):
-        raise InvalidError(
-            f"{location} is in the memory of one process, and Spark has several",
-            hint="use a folder, or penstock://host:port",
-        )
     # Relative to where the driver's JVM was started; executors have folders of their own.
-    folder = None if location.startswith("penstock://") else folder_of(location)
-    return location if folder is None else str(folder)
+    return shared_place(location)
 
 
 def _source(options: Mapping[str, str]) -> Source:

@@ -36,6 +36,7 @@ from penstock.log.batch import NODE_ENTRIES
 from penstock.queue.statecolumns import PageRange
 from penstock.spark.options import Edge, ReadOptions, Source
 from penstock.spark.schema import TAG_COLUMNS
+from penstock.words import counted
 
 #: A read that is not larger comes through the broker.
 DIRECT_BYTES = 8 << 20
@@ -209,8 +210,8 @@ def check_lost(options: ReadOptions, low: int, first: int) -> int:
     lost = max(0, first - low)
     if lost and options.fail_on_data_loss and options.source.kind in TAG_COLUMNS:
         raise InvalidError(
-            f"{lost:,} entries of {options.source} from offset {low} on are evicted; it begins at "
-            f"{first}",
+            f"{counted(lost, 'entry', 'entries')} of {options.source} from offset {low} on "
+            f"{'is' if lost == 1 else 'are'} evicted; it begins at {first}",
             hint="start there, keep more, or set failOnDataLoss to false to skip them",
         )
     return lost

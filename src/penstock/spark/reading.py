@@ -2,13 +2,15 @@
 
 Contract     `read_part` gives the batches of one part and tells the broker what it read when it is
              done (memory only: a report that is lost changes no row). A part of a log whose store
-             cannot be read here, because its checkpoint lapsed or it lies on another machine, goes
-             on through the broker from where it is. What is evicted is an error or is counted, as
+             cannot be read here, because its checkpoint lapsed, it lies on another machine or the
+             variables of its bucket are missing here, goes on through the broker from where it is,
+             and says so in the executor's log. What is evicted is an error or is counted, as
              `failOnDataLoss` says.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
 
@@ -33,13 +35,19 @@ from penstock.spark.writer import BATCH_ID, QUERY_ID
 from penstock.store.objects import open_objects
 from penstock.store.port import Reader
 
+_log = logging.getLogger("penstock")
+
 RENEW_SECONDS = 60.0
 BATCH_ROWS = 20_000
 
 
+class TaskCounts(Counts):
+    brokered: int = 0  # rows that the broker gave
+
+
 def read_part(options: ReadOptions, chosen: Chosen, part: Part) -> Iterator[pa.RecordBatch]:
     bulk = database(options.location).bulk
-    count = Counts(end=part.low)
+    count = TaskCounts(end=part.low)
     for batch in _batches(options, chosen, part, bulk, count):
         check_lost(options, part.low, part.low + count.evicted)
         yield shown(options, batch)
@@ -47,7 +55,7 @@ def read_part(options: ReadOptions, chosen: Chosen, part: Part) -> Iterator[pa.R
     _tell(bulk, options, part, count)
 
 
-def _tell(bulk: Bulk, options: ReadOptions, part: Part, count: Counts) -> None:
+def _tell(bulk: Bulk, options: ReadOptions, part: Part, count: TaskCounts) -> None:
     context = TaskContext.get()
     query = context and context.getLocalProperty(QUERY_ID)
     batch = context and context.getLocalProperty(BATCH_ID)
@@ -60,6 +68,7 @@ def _tell(bulk: Bulk, options: ReadOptions, part: Part, count: Counts) -> None:
         nodes=count.nodes,
         skipped=count.skipped,
         evicted=count.evicted,
+        brokered=count.brokered,
         query=query or None,
         batch=int(batch or 0),
     )
@@ -68,7 +77,7 @@ def _tell(bulk: Bulk, options: ReadOptions, part: Part, count: Counts) -> None:
 
 
 def _batches(
-    options: ReadOptions, chosen: Chosen, part: Part, bulk: Bulk, count: Counts
+    options: ReadOptions, chosen: Chosen, part: Part, bulk: Bulk, count: TaskCounts
 ) -> Iterator[pa.RecordBatch]:
     if part.checkpoint is not None:
         try:
@@ -82,10 +91,12 @@ def _batches(
                     hint="load it again; a frame's moment is kept for 15 minutes after its last "
                     "task, and is read from the store itself",
                 ) from error
+            _log.warning("%s goes on through the broker: %s", options.source, error)
     wanted = _wanted(options, chosen, part)
     while count.end < part.high:
         found = bulk.read(options.source.log, count.end, part.high, wanted)
         _add(count, found.count)
+        count.brokered += found.count.rows
         count.end = found.count.end
         with pa.ipc.open_stream(found.batches) as stream:
             yield from stream

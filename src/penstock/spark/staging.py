@@ -78,6 +78,12 @@ class TaskStage(ABC):
         if self._gathered_rows >= GATHER_ROWS or self._gathered_bytes >= GATHER_BYTES:
             self._flush()
 
+    def add_bodies(self, bodies: Sequence[Body]) -> None:
+        """Rows that are nodes already."""
+        self._flush()
+        self._stage_bodies(bodies)
+        self._rows += sum(body.count for body in bodies)
+
     def finish(self) -> tuple[int | None, int, int]:
         """-> staging (None: no rows), writer, rows"""
         self._flush()

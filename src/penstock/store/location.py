@@ -23,7 +23,8 @@ from penstock.errors import InvalidError, NotFoundError, UnavailableError
 from penstock.store.bucket import BucketStore
 from penstock.store.folder import Durability, FolderStore
 from penstock.store.port import Store
-from penstock.store.slate import Place
+from penstock.store.reach import reach
+from penstock.store.slate import Place, writer_epoch
 
 #: Everything of a store in a bucket lies under this name, beside payloads and tables.
 STORE = "store"
@@ -117,6 +118,7 @@ async def open_store(
                 after=after,
                 owner=owner,
             )
+        await reach_bucket(location)
         place = bucket_place(location)
         try:
             return await BucketStore.open(
@@ -134,6 +136,26 @@ def bucket_place(location: str) -> Place:
         return Place(location, STORE)
     bucket, prefix = bucket_of(location)
     return Place(bucket, f"{prefix}{STORE}")
+
+
+async def reach_bucket(location: str) -> None:
+    """Ask before SlateDB does, which waits for ever (reach.py)."""
+    if not location.startswith("memory://"):
+        bucket, prefix = bucket_of(location)
+        await reach(location, bucket, f"{prefix}{STORE}")
+
+
+async def require_bucket(location: str) -> None:
+    """Raise unless there is a store in this bucket; nobody is disturbed by the question."""
+    await reach_bucket(location)
+    place = bucket_place(location)
+    try:
+        if await writer_epoch(place) == 0:
+            raise NotFoundError(
+                f"{location}: there is no Penstock location", hint="check the location"
+            )
+    finally:
+        place.release()
 
 
 def bucket_of(location: str) -> tuple[str, str]:

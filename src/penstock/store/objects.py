@@ -21,6 +21,7 @@ from obstore.store import from_url
 from penstock.errors import CorruptError, UnavailableError
 from penstock.store.disk import replace_file, sync_folder
 from penstock.store.location import bucket_of, folder_of
+from penstock.store.reach import first_line
 
 PAYLOADS = "payloads"
 
@@ -108,7 +109,7 @@ class BucketObjects:
         except FileNotFoundError:
             raise
         except (BaseError, OSError) as error:
-            raise UnavailableError(f"{self._prefix}: {error}") from error
+            raise UnavailableError(f"{self._prefix}: {first_line(error)}") from error
 
 
 class MemoryObjects:
@@ -146,4 +147,4 @@ def open_objects(location: str, *, sync: bool = True) -> Objects:
     try:
         return BucketObjects(from_url(bucket), prefix)
     except BaseError as error:
-        raise UnavailableError(f"{location}: {error}") from error
+        raise UnavailableError(f"{location}: {first_line(error)}") from error

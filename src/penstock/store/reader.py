@@ -6,20 +6,25 @@ Contract     `open_reader(location, checkpoint_id)` needs no broker and disturbs
              renews and drops them (port.py).
 Errors       NotFoundError: there is no such location, or the checkpoint has expired or was dropped,
              maybe while it was read. CorruptError: a table is missing, short or damaged.
-             InvalidError for memory://, which other processes cannot see.
+             InvalidError for memory://, which other processes cannot see. A bucket that does not
+             answer this process is told within OPEN_SECONDS (reach.py).
 Not here     what the rows mean, and their own checksums: log/columns.py.
 """
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from penstock.errors import CorruptError, InvalidError, NotFoundError, UnavailableError
 from penstock.store.folder import require_location
-from penstock.store.location import bucket_place, folder_of, nothing_written
+from penstock.store.location import bucket_place, folder_of, nothing_written, reach_bucket
 from penstock.store.opening import check_tables
 from penstock.store.port import Reader
 from penstock.store.slate import Place, SlateReader, writer_epoch
+
+#: SlateDB itself would wait for a bucket for ever.
+OPEN_SECONDS = 60.0
 
 
 async def open_reader(location: str, checkpoint_id: str) -> Reader:
@@ -50,9 +55,15 @@ async def _open_folder(folder: Path, checkpoint_id: str) -> Reader:
 
 
 async def _open_bucket(location: str, checkpoint_id: str) -> Reader:
+    await reach_bucket(location)
     place = bucket_place(location)
     try:
-        return await SlateReader.open(place, checkpoint_id)
+        async with asyncio.timeout(OPEN_SECONDS):
+            return await SlateReader.open(place, checkpoint_id)
+    except TimeoutError:
+        raise UnavailableError(
+            f"{location}: did not open within {OPEN_SECONDS:.0f} seconds"
+        ) from None
     except CorruptError:
         # Asked only now: every opening of every task would pay for the question.
         if await writer_epoch(place) == 0:

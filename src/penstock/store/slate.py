@@ -54,6 +54,7 @@ _READER_POLL_MS = 3_600_000
 #: Some ten seconds, then UnavailableError: who runs readers runs them again.
 _READER_RETRIES = 6
 FORGET_SECONDS = 10.0
+JUDGE_SECONDS = 10.0
 
 _PLAIN = re.compile(r"[A-Za-z0-9/._ -]*")
 
@@ -482,10 +483,12 @@ class SlateReader(_Reads):
 
     async def judged(self, error: PenstockError) -> PenstockError:
         """What to raise: a table that is missing because the checkpoint is gone is not damage."""
-        # Where that cannot be told either, what was raised first says more.
-        with contextlib.suppress(engine.Error, fastbytes.InternalError):
-            if await _find_checkpoint(self._admin, self._checkpoint.id) is None:
-                return _expired(self._checkpoint.id)
+        # Where that cannot be told either, what was raised first says more; this one would be
+        # asked for ever.
+        with contextlib.suppress(engine.Error, fastbytes.InternalError, TimeoutError):
+            async with asyncio.timeout(JUDGE_SECONDS):
+                if await _find_checkpoint(self._admin, self._checkpoint.id) is None:
+                    return _expired(self._checkpoint.id)
         return error
 
     async def close(self) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +15,23 @@ import pytest
 
 import penstock
 from penstock.cli.main import main
+
+
+class Cut(io.StringIO):
+    def __init__(self, lines: int, error: OSError, number: int) -> None:
+        super().__init__()
+        self._left = lines
+        self._error = error
+        self._number = number
+
+    def write(self, text: str) -> int:
+        if self._left <= 0:
+            raise self._error
+        self._left -= text.count("\n")
+        return super().write(text)
+
+    def fileno(self) -> int:
+        return self._number  # rich lets it lead nowhere
 
 
 class Shell:
@@ -35,6 +55,17 @@ class Shell:
         code = ended.value.code
         assert isinstance(code, int | None)
         return code or 0
+
+    def cut(self, *words: str, lines: int, error: OSError | None = None) -> int:
+        """The same, where stdout takes so many lines: `| head`, or what else goes wrong there."""
+        broken = error or BrokenPipeError(errno.EPIPE, "Broken pipe")
+        with self._patch.context() as patch, open(os.devnull, "w") as nowhere:
+            shown = Cut(lines, broken, nowhere.fileno())
+            patch.setattr("sys.stdout", shown)
+            patch.setattr("sys.stderr", sys.stderr)  # typer replaces both
+            code = self(*words)
+        self.out = shown.getvalue()
+        return code
 
     def json(self, *words: str, stdin: bytes = b"", code: int = 0) -> Any:
         assert self(*words, "--json", stdin=stdin) == code, self.err

@@ -7,7 +7,14 @@ from typing import Any
 
 import penstock
 from penstock.graph import Graph, Message
-from penstock.graph.requests import NoteFailure, Start, Started
+from penstock.graph.requests import (
+    CommitStep,
+    NoteFailure,
+    Range,
+    Start,
+    Started,
+    TakeSnapshot,
+)
 
 FILE = """
 from penstock.graph import Graph
@@ -74,12 +81,57 @@ def test_the_status_tells_what_waits_and_why_it_fails(sh: Any, db: penstock.Data
     assert "has work" in sh.out
     db.graphs.ask(NoteFailure(started.processor, started.epoch, "no disk", 60_000))
     assert sh("graph", "status", "failing") == 0
-    assert "no disk; again at" in " ".join(sh.out.replace("│", " ").split())
+    assert "failed: no disk; again at" in " ".join(sh.out.replace("│", " ").split())
+    db.stream("in").write(b"d")
+    ranges = [Range("in", 0, 3)]
+    db.graphs.ask(TakeSnapshot(started.processor, started.epoch, started.tail, ranges))
+    for _ in range(2):
+        started = begun(db, "failing")
+    db.graphs.ask(NoteFailure(started.processor, started.epoch, "no disk", 60_000))
+    assert sh("graph", "status", "failing") == 0
+    told = " ".join(sh.out.replace("│", " ").split())
+    assert "failed: no disk; tried 3 times; again at" in told
     (graph,) = sh.json("graph", "status", "failing")
     (processor,) = graph["processors"]
-    assert (processor["failure"], processor["tailers"][0]["lag"]) == ("no disk", 3)
+    assert (processor["failure"], processor["tailers"][0]["lag"]) == ("no disk", 4)
     assert sh("graph", "show", "failing", "--mermaid") == 0
-    assert "-->|3|" in sh.out
+    assert "-->|4|" in sh.out
+
+
+def test_a_graph_that_ran_is_drawn_as_far_as_it_is_known(sh: Any, db: penstock.Database) -> None:
+    graph = Graph("kept")
+    graph.source("a", name="feed")(lambda: iter([]))
+    graph.source("b", name="told")(lambda position: iter([]))
+    graph.pipe("a", "c", name="skips", on_evicted="skip")(lambda message: None)
+    graph.sink("c", name="ends")(lambda message: None)
+    for topology in graph.topologies:
+        started = db.graphs.ask(Start(topology))
+        if topology.processor == "told":
+            commit = CommitStep(
+                started.processor, started.epoch, started.tail, [], b"", position=b"1"
+            )
+            db.graphs.ask(commit)
+    shown = sh.json("graph", "show", "kept")
+    assert shown["delivery"] == {
+        "feed": "exactly once, if it takes a position",
+        "told": "exactly once",
+        "skips": "exactly once; skips what is evicted",
+        "ends": "at least once, with a hash; a ready-made sink exactly once",
+    }
+    assert sh("graph", "show", "kept") == 0
+    assert "skips what is evicted" in " ".join(sh.out.replace("│", " ").split())
+
+
+def test_names_that_are_no_text_are_invalid(sh: Any, db: penstock.Database) -> None:
+    begun(db, "named")
+    for words in (
+        ("status", "\udcff"),
+        ("show", "\udcff"),
+        ("drop", "named", "\udcff", "--yes"),
+        ("reset", "\udcff", "copy", "--yes"),
+        ("rename", "named", "copy", "\udcff"),
+    ):
+        assert sh("graph", *words) == 2, words
 
 
 def test_processors_are_renamed_reset_and_dropped(sh: Any, db: penstock.Database) -> None:
@@ -92,5 +144,11 @@ def test_processors_are_renamed_reset_and_dropped(sh: Any, db: penstock.Database
     (processor,) = graph["processors"]
     assert (processor["processor"], processor["reset"]) == ("tidy", True)
     assert sh("graph", "drop", "changing", "tidy") == 2
-    assert sh("graph", "drop", "changing", "tidy", "--yes") == 0
+    assert sh("graph", "reset", "changing", "tidy", "--yes") == 0
+    assert "changing/tidy waits for its next run" in sh.out
+    renamed = sh.json("graph", "rename", "changing", "tidy", "clean")
+    assert renamed == {"renamed": "tidy", "to": "clean"}
+    reset = sh.json("graph", "reset", "changing", "clean", "--start", "first", "--yes")
+    assert reset == {"reset": "clean", "start": "first"}
+    assert sh.json("graph", "drop", "changing", "clean", "--yes") == {"dropped": "clean"}
     assert sh("graph", "status", "changing") == 3

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -17,8 +18,9 @@ from rich.console import Console
 
 import penstock
 from penstock.cli.main import app
+from penstock.cli.rendering import number
 from penstock.cli.top_look import look
-from penstock.cli.top_view import draw, number
+from penstock.cli.top_view import draw
 from penstock.clock import SystemClock
 
 
@@ -127,6 +129,26 @@ def test_a_doctor_without_any_java_says_what_to_do(
     assert found["Java"] == {
         "what": "Java", "grade": "bad", "found": "there is no Java", "hint": "install one",
     }  # fmt: skip
+
+
+def test_a_doctor_says_that_java_home_is_passed_over(
+    sh: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from penstock.spark.java import find_java
+
+    good = find_java({**os.environ, "JAVA_HOME": ""}).path
+    old = tmp_path / "bin" / "java"
+    old.parent.mkdir()
+    old.write_text("#!/bin/sh\necho 'java version \"1.8.0_392\"' >&2\n")
+    old.chmod(0o700)
+    for home, fault in ((tmp_path, "version 8"), (tmp_path / "nope", "not there")):
+        monkeypatch.setenv("JAVA_HOME", str(home))
+        found = {each["what"]: each for each in sh.json("doctor")}["Java"]
+        assert found["grade"] == "note"
+        assert found["found"].endswith(f"JAVA_HOME is passed over: {home}/bin/java: {fault}")
+        assert str(good) in found["found"]
+    monkeypatch.setenv("JAVA_HOME", str(good.parent.parent))
+    assert {each["what"]: each for each in sh.json("doctor")}["Java"]["grade"] == "good"
 
 
 _WITHOUT = """

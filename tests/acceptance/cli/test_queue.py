@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 import penstock
+from penstock.cli.main import END_OF_PIPE
 
 
 def test_a_queue_is_made_shown_altered_and_deleted(sh: Any, db: penstock.Database) -> None:
@@ -100,3 +103,84 @@ def test_mistakes_are_one_line_with_the_exit_code_of_their_kind(
     assert sh("queue", "claim", "nobody", "-n", "0") == 2
     assert sh("queue", "dlq", "ls", "nobody") == 3
     assert db.queues() == before
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_what_was_claimed_and_cannot_be_shown_is_given_back(
+    sh: Any, db: penstock.Database, form: tuple[str, ...]
+) -> None:
+    name = f"cut{len(form)}"
+    queue = db.create_queue(name, max_attempts=1)
+    db.publish_many([penstock.Publish(b"%d" % i, to=name) for i in range(3)])
+    assert sh.cut("queue", "claim", name, "-n", "3", *form, lines=0) == END_OF_PIPE
+    again = queue.claim(5)
+    assert [(message.payload, message.attempts) for message in again] == [
+        (b"0", 1), (b"1", 1), (b"2", 1),
+    ]  # fmt: skip
+
+
+def test_a_receipt_can_be_copied_from_a_narrow_terminal(
+    sh: Any, db: penstock.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    db.create_queue("narrow")
+    db.publish_many([penstock.Publish(b"x", to="narrow")] * 2)
+    assert sh("queue", "claim", "narrow", "-n", "2") == 0
+    receipts = [line.split()[1] for line in sh.out.splitlines() if line.startswith("receipt ")]
+    assert sh("queue", "ack", "narrow", *receipts) == 0
+    assert "2 done" in sh.out
+
+
+def test_a_redrive_of_what_has_not_failed_is_told(sh: Any, db: penstock.Database) -> None:
+    db.create_queue("fine", max_attempts=1)
+    db.publish(b"x", to="fine")
+    (message,) = db.queue("fine").claim()
+    message.fail()
+    found = sh.json("queue", "dlq", "redrive", "fine", "9999", str(message.id), code=1)
+    assert found == {"redriven": 1, "expired": 0, "missing": 1}
+    assert sh("queue", "dlq", "redrive", "fine", "9999") == 1
+    assert "1 is not among the failed" in sh.out
+    assert sh("queue", "dlq", "redrive", "fine") == 0, "all of none"
+
+
+def test_a_message_goes_to_one_queue(sh: Any, db: penstock.Database) -> None:
+    for name in ("one", "two"):
+        db.create_queue(name)
+    assert sh("queue", "publish", "x", "--to", "one", "--to", "two") == 2
+    assert "--to names one queue" in sh.err
+    assert db.queue("one").stats().available == db.queue("two").stats().available == 0
+
+
+@pytest.mark.parametrize("sql", ["300", "-1", "1.5", "NULL", "200 + 100"])
+def test_a_priority_that_cannot_be_one_is_refused(sh: Any, db: penstock.Database, sql: str) -> None:
+    assert sh("queue", "create", "urgent", f"--priority={sql}") == 2
+    assert "0 to 255" in sh.err
+    assert "urgent" not in db.queues()
+
+
+@pytest.mark.parametrize("sql", ["7", "100 + 55", "abc", "CASE WHEN vip = 'yes' THEN 1 END"])
+def test_a_priority_may_be_a_number_a_header_or_an_expression(
+    sh: Any, db: penstock.Database, sql: str
+) -> None:
+    assert sh("queue", "create", "urgent", "--priority", sql) == 0
+    db.delete_queue("urgent")
+
+
+def test_hints_speak_of_no_other_language(sh: Any) -> None:
+    assert sh("queue", "claim", "nobody-made-it") == 3
+    assert "create_queue" not in sh.err
+
+
+def test_one_is_told_as_one_and_what_is_not_set_is_told(sh: Any, db: penstock.Database) -> None:
+    db.create_queue("single", max_attempts=1)
+    db.publish_many([penstock.Publish(b"x", to="single") for _ in range(3)])
+    (claimed,) = db.queue("single").claim(1)
+    assert sh("queue", "fail", "single", claimed.receipt) == 0
+    assert sh("queue", "ack", "single", claimed.receipt) == 1
+    assert sh.out == "0 done, 1 receipt is stale\n"
+    assert sh("queue", "dlq", "redrive", "single") == 0
+    assert sh.out == "1 message is available again\n"
+    assert sh("queue", "purge", "single", "--yes") == 0
+    assert sh.out == "3 messages are gone\n"
+    assert sh("queue", "show", "single") == 0
+    assert "128, or the header priority" in sh.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import penstock
@@ -53,3 +54,48 @@ def test_streams_are_listed_shown_evicted_and_deleted(sh: Any, db: penstock.Data
     assert sh.json("stream", "read", "old", "--from", "0")[:2] == [None, None]
     assert sh("stream", "rm", "old", "--yes") == 0
     assert sh("stream", "rm", "old", "--yes") == 3
+
+
+def test_a_stream_that_is_not_there_is_told_by_all_who_look(sh: Any, db: penstock.Database) -> None:
+    for words in (
+        ("info",), ("read",), ("read", "--from", "0"), ("tail", "-n", "1"), ("rm", "--yes"),
+        ("tail", "--from", "0", "-n", "1"), ("evict", "--keep", "1", "--yes"),
+    ):  # fmt: skip
+        command, *options = words
+        assert sh("stream", command, "mispelt", *options) == 3, words
+        assert "there is no stream 'mispelt'" in sh.err
+    assert "mispelt" not in db.streams()
+
+
+def test_a_tail_waits_for_a_stream_where_it_is_told_to(sh: Any, db: penstock.Database) -> None:
+    sooner = threading.Timer(0.2, lambda: db.stream("later").write(b"x"))
+    sooner.start()
+    assert sh("stream", "tail", "later", "--wait", "-n", "1") == 0
+    assert sh.out == "0\t\tx\n"
+    sooner.join()
+
+
+def test_raw_and_json_are_not_given_together(sh: Any, db: penstock.Database) -> None:
+    db.stream("raw").write(b"x")
+    assert sh("stream", "read", "raw", "--raw", "--json") == 2
+    assert "together" in sh.err
+
+
+def test_a_stream_is_made_and_configured(sh: Any, db: penstock.Database) -> None:
+    assert sh("stream", "config", "kept") == 2
+    assert "kept" not in db.streams()
+
+    def limits() -> tuple[int | None, int | None, int | None, bool]:
+        config = db.stream("kept").info().config
+        return config.max_count, config.max_bytes, config.max_age_ms, config.compact
+
+    found = sh.json("stream", "config", "kept", "--max-count", "2", "--max-age", "1.5")
+    assert (found["name"], found["config"]["max_count"]) == ("kept", 2)
+    assert limits() == (2, None, 1500, False)
+    assert sh("stream", "config", "kept", "--compact", "--max-bytes", "1000000") == 0
+    assert "1.5 s" in sh.out
+    assert limits() == (2, 1_000_000, 1500, True)
+    assert sh("stream", "config", "kept", "--max-age", "0", "--no-compact") == 0
+    assert limits() == (2, 1_000_000, None, False)
+    assert sh("stream", "config", "kept", "--max-count", "-1") == 2
+    assert limits() == (2, 1_000_000, None, False)

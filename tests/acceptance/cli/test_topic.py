@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import errno
 import json
 from typing import Any
 
 import penstock
+from penstock.cli.main import END_OF_PIPE
 
 
 def test_messages_are_pushed_tailed_and_counted(sh: Any, db: penstock.Database) -> None:
@@ -52,7 +55,64 @@ def test_failed_handlers_are_listed(sh: Any, db: penstock.Database) -> None:
         while not topic.errors():
             pass
     (row,) = sh.json("topic", "errors", "e")
-    assert (row["data"], row["final"]) == ("bad", True)
+    assert (row["data"], row["final"], row["replay"]) == ("bad", True, False)
     assert "no such thing" in row["error"]
     assert sh("topic", "errors", "e") == 0
     assert "no such thing" in sh.out
+
+
+def test_what_is_cut_off_goes_back_and_counts_as_no_failure(sh: Any, db: penstock.Database) -> None:
+    topic = db.topic("cut")
+    topic.push_many([(f"k{i % 9}", b"%d" % i) for i in range(100)])
+    assert sh.cut("topic", "tail", "cut", lines=3) == END_OF_PIPE
+    assert len(sh.out.splitlines()) == 3
+    assert sh.err == ""
+    stats = topic.stats()
+    assert (stats.acked, stats.errored, stats.running, stats.waiting) == (3, 0, 0, 97)
+    full = OSError(errno.ENOSPC, "No space left on device")
+    assert sh.cut("topic", "tail", "cut", lines=1, error=full) == 5
+    assert "No space left" in sh.err
+    stats = topic.stats()
+    assert (stats.acked, stats.errored, stats.waiting) == (4, 0, 96)
+    assert topic.errors() == []
+
+
+def test_keys_that_are_no_text_are_shown_all_the_same(sh: Any, db: penstock.Database) -> None:
+    topic = db.topic("raw")
+    topic.push(b"one", b"\xffk")
+    topic.push(b"two", "good")
+    topic.push(b"three")
+    key = base64.b64encode(b"\xffk").decode()
+    assert sh("topic", "tail", "raw", "-n", "3", "--json") == 0
+    lines = {row["data"]: row for row in map(json.loads, sh.out.splitlines())}
+    assert lines["one"]["shard_key_base64"] == key
+    assert (lines["two"]["shard_key"], lines["three"]["shard_key"]) == ("good", None)
+
+    def handle(message: object) -> None:
+        raise ValueError("no")
+
+    topic.replay(0)
+    with topic.tail(handle):
+        while len(topic.errors()) < 3:
+            pass
+    one, two, three = sh.json("topic", "errors", "raw")
+    assert (one["shard_key_base64"], one["replay"]) == (key, True)
+    assert (two["shard_key"], three["shard_key"]) == ("good", None)
+    assert sh("topic", "errors", "raw") == 0
+    assert "\\udcffk" in sh.out
+
+
+def test_everything_about_a_topic_is_shown(sh: Any, db: penstock.Database) -> None:
+    topic = db.topic("all", slots=3)
+    topic.push_many([b"1", b"2"])
+    with topic.tail(lambda message: None, consumer="me") as consumer:
+        while topic.stats().acked < 2:
+            consumer.wait(0.01)
+        assert sh("topic", "show", "all") == 0
+        table = sh.out[sh.out.index("generation") :]
+        rows = [line.replace("│", " ").split() for line in table.splitlines() if "me" in line]
+        assert [row[:5] for row in rows] == [
+            ["0", "2", "me", "1", "1"], ["1", "2", "me", "1", "1"], ["2", "2", "me", "0", "0"],
+        ]  # fmt: skip
+        found = sh.json("topic", "show", "all")
+    assert [shard["owner"] for shard in found["shards"]] == ["me"] * 3

@@ -278,10 +278,11 @@ def test_a_time_becomes_an_offset(door: Door) -> None:
 def test_reports_become_progress(door: Door) -> None:
     for part in (0, 1, 1):  # one task twice
         door.bulk.report(Part("r", "stream a", part, 10, 100, 1, 2, query="q", batch=0))
-    door.bulk.report(Part("r", "stream a", 0, 5, 50, 1, 0, 3, query="q", batch=1))
+    door.bulk.report(Part("r", "stream a", 0, 5, 50, 1, 0, 3, 2, query="q", batch=1))
     door.bulk.report(Position("r", "stream a", 40, 100))
     (found,) = door.bulk.progress()
     assert (found.rows, found.bytes, found.nodes, found.skipped, found.evicted) == (5, 50, 1, 0, 3)
+    assert found.brokered == 2
     assert (found.total_rows, found.total_bytes, found.batch, found.query) == (25, 250, 1, "q")
     door.bulk.report(Part("r", "stream a", 0, 5, 50, 1, 0, query="q", batch=2))
     (found,) = door.bulk.progress()

@@ -11,7 +11,14 @@ from pathlib import Path
 import pytest
 
 from penstock.broker.election import SILENCE_SECONDS, Election, Knock, Silence, SocketName, Wait
-from penstock.broker.lock import FolderLock, HeldError, highest_term, lock_path, socket_path
+from penstock.broker.lock import (
+    FolderLock,
+    HeldError,
+    highest_term,
+    leave_path,
+    lock_path,
+    socket_path,
+)
 from penstock.errors import UnavailableError
 
 
@@ -258,3 +265,24 @@ def test_a_lock_that_cannot_say_who_has_it_is_given_back(
         with pytest.raises(UnavailableError, match="No space left"):
             FolderLock(tmp_path)
     FolderLock(tmp_path).release()  # there is room again
+
+
+def test_a_wish_of_the_past_sends_no_broker_away(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path, serves=True)
+    assert not lock.asked_to_leave()
+    leave_path(tmp_path, lock.term).touch()  # of a check that was killed
+    assert lock.asked_to_leave()
+    lock.sweep()  # as every broker does before it listens
+    assert not lock.asked_to_leave()
+    assert lock_path(tmp_path, lock.term).exists()
+    lock.release()
+
+
+def test_a_lock_says_that_its_holder_ends_by_itself(tmp_path: Path) -> None:
+    lock = FolderLock(tmp_path, serves=True)
+    for while_used in (True, False):
+        lock.note(serves=True, while_used=while_used)
+        with pytest.raises(HeldError) as caught:
+            FolderLock(tmp_path)
+        assert (caught.value.serves, caught.value.while_used) == (True, while_used)
+    lock.release()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 import penstock
+from penstock.client.api import AsyncDatabase
 from penstock.errors import (
     ConflictError,
     FencedError,
@@ -20,6 +23,8 @@ from penstock.graph.hashes import message_hashes
 from penstock.graph.machine import Ask, Idle, Outcome, Run, processor_steps
 from penstock.graph.outputs import encode_position, pack
 from penstock.graph.requests import (
+    Changed,
+    ChooseInput,
     CommitStep,
     DropProcessor,
     Input,
@@ -29,6 +34,7 @@ from penstock.graph.requests import (
     Output,
     Range,
     RenameProcessor,
+    Request,
     ResetProcessor,
     ShowGraphs,
     Start,
@@ -312,7 +318,7 @@ def test_a_reset_moves_positions_as_it_says_and_fences_the_runner(runner: Runner
     for start, position in (("keep", 5), ("first", 0), ("new", 5)):
         started = runner.start()
         runner.ask(ResetProcessor("g", "p", start))  # type: ignore[arg-type]
-        with pytest.raises(FencedError):
+        with pytest.raises(FencedError, match="g/p was reset"):
             runner.ask(Look(started.processor, started.epoch))
         ((status,),) = [graph.processors for graph in runner.ask(ShowGraphs()).graphs]
         assert status.reset
@@ -372,6 +378,93 @@ def test_what_is_no_request_is_invalid_over_the_wire(
         with pytest.raises(InvalidError, match=text):
             other._session.thread.call(send())
         assert db.graphs.ask(ShowGraphs()).graphs == []
+
+
+NO_TEXT: list[Request] = [
+    ShowGraphs("\udcff"),
+    DropProcessor("g", "\udcff"),
+    DropProcessor("\udcff", "p"),
+    RenameProcessor("g", "\udcff", "q"),
+    RenameProcessor("g", "p", "\udcff"),
+    ResetProcessor("g", "\udcff"),
+    OpenGraph("\udcff", []),
+    OpenGraph("g", [Topology("g", "\udcff", "pipe", [Input("a", "a")], ["b"])]),
+    Start(Topology("g", "\udcff", "pipe", [Input("a", "a")], ["b"])),
+    Start(Topology("g", "p", "join", [Input("\udcff", "a"), Input("b", "b")], ["c"])),
+    Start(Topology("g", "p", "pipe", [Input("a", "a")], ["b"], errors="\udcff")),
+    Start(msgspec.structs.replace(PIPE, kind="odd")),
+    Start(msgspec.structs.replace(PIPE, semantics="odd")),
+    Start(msgspec.structs.replace(PIPE, on_evicted="odd")),
+    OpenGraph("g", [msgspec.structs.replace(PIPE, kind="odd")]),
+    TakeSnapshot(0, 1, 0, [Range("\udcff", 0, 1)]),
+    ChooseInput(0, 1, 0, "\udcff", 1),
+    CommitStep(0, 1, 0, [Range("raw", 0, 0)], bytes(16), [Output("\udcff", [b"x"])]),
+    NoteFailure(0, 1, "\udcff"),
+]
+
+
+@pytest.mark.parametrize("number", range(len(NO_TEXT)))
+def test_what_cannot_be_told_is_invalid_here_and_over_the_socket(
+    runner: Runner, number: int
+) -> None:
+    started = runner.start()
+    request = NO_TEXT[number]
+    if hasattr(request, "epoch"):
+        request = msgspec.structs.replace(request, processor=started.processor)
+    before = _stands(runner)
+    with pytest.raises(InvalidError):
+        runner.ask(request)
+    assert _stands(runner) == before
+
+
+def _stands(runner: Runner) -> list[Any]:
+    found = [each for graph in runner.ask(ShowGraphs()).graphs for each in graph.processors]
+    return [msgspec.structs.replace(each, seen_ms=None) for each in found]
+
+
+def test_a_name_with_a_slash_is_no_name_of_a_processor(runner: Runner) -> None:
+    runner.start()
+    for request in (DropProcessor("g/p", ""), RenameProcessor("g", "p/", "x")):
+        with pytest.raises(InvalidError):
+            runner.ask(request)
+
+
+def test_what_is_to_be_typed_is_quoted(runner: Runner) -> None:
+    runner.start(Topology("my graph", "it's", "pipe", [Input("raw", "raw")], ["out"]))
+    with pytest.raises(ConflictError) as found:
+        runner.ask(OpenGraph("my graph", []))
+    typed = str(found.value).partition("if that is meant: ")[2].partition(", or")[0]
+    assert shlex.split(typed) == ["penstock", "graph", "drop", "my graph", "it's"]
+
+
+def test_changes_whose_answer_was_lost_are_answered_as_the_first_time(
+    runner: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("p", "q", "r"):
+        runner.start(msgspec.structs.replace(PIPE, processor=name))
+    original = AsyncDatabase._run_graphs
+
+    def forgetful(self: AsyncDatabase, errand: Any, block_ms: int) -> Any:
+        async def twice(graphs: Any, left_ms: int | None) -> Any:
+            await errand(graphs, left_ms)
+            return await errand(graphs, left_ms)
+
+        return original(self, twice, block_ms)
+
+    requests: list[Request] = [
+        RenameProcessor("g", "p", "new"), DropProcessor("g", "q"), ResetProcessor("g", "r"),
+    ]  # fmt: skip
+    with monkeypatch.context() as patched:
+        patched.setattr(AsyncDatabase, "_run_graphs", forgetful)
+        for request in requests:
+            assert runner.ask(request) == Changed()
+        for missing in (DropProcessor("g", "none"), RenameProcessor("g", "none", "other")):
+            with pytest.raises(NotFoundError):
+                runner.ask(missing)
+    found = [each.processor for each in runner.ask(ShowGraphs("g")).graphs[0].processors]
+    assert found == ["new", "r"]
+    with pytest.raises(NotFoundError):
+        runner.ask(DropProcessor("g", "q"))
 
 
 def test_only_requests_about_graphs_are_asked(runner: Runner) -> None:

@@ -7,10 +7,10 @@ import pytest
 from integration.resp_server import RespServer
 from penstock.broker.bulk import Wanted
 from penstock.broker.progress import Position
-from penstock.codec.node import HEADER_BYTES, node_value
+from penstock.codec.node import HEADER_BYTES, build_body, node_value
 from penstock.codec.payload import BytesPayload, encode_payload
 from penstock.errors import InvalidError
-from penstock.log.batch import build_bodies
+from penstock.log.batch import build_bodies, column
 from penstock.log.catalogue import stream_name
 from penstock.queue.state import queue_name
 from penstock.server.resp.bulk_grammar import (
@@ -35,6 +35,8 @@ from penstock.topic.state import topic_name
 
 (BODY,) = build_bodies([b"x"])
 NODE = node_value(BODY, 0, 0)
+TIMED = node_value(build_body(1, column([b"x"], "data"), times=bytes(8)), 0, 0)
+DEAD = node_value(build_body(1, column([b"x"], "data"), validity=b"\0"), 0, 0)
 PAYLOAD = encode_payload(BytesPayload(b"p"))
 S = stream_name("s")
 REPORT = b'{"type":"position","read":"r","source":"s","offset":1,"latest":2}'
@@ -91,6 +93,8 @@ def test_words_become_requests(line: bytes, more: tuple[bytes, ...], request_: o
         (b"PENSTOCK.STAGE PUT 1 2 3 1", (NODE[:-1],), "stored body is"),
         (b"PENSTOCK.STAGE PUT 1 2 3 1", (NODE[:HEADER_BYTES] + b"!" * 40,), "."),
         (b"PENSTOCK.STAGE PUT 1 2 3 1", (b"",), "header needs"),
+        (b"PENSTOCK.STAGE PUT 1 2 3 2", (NODE, TIMED), "node 1: .*times"),
+        (b"PENSTOCK.STAGE PUT 1 2 3 2", (NODE, DEAD), "node 1: .*evicted"),
         (b"PENSTOCK.STAGE PUT 1 2 3 0 PAYLOADS 9", (b"\x09",), "."),
         (b"PENSTOCK.STAGE PUT 1 2 3 0 PAYLOADS 9", (), "payload record is missing"),
         (b"PENSTOCK.STAGE PUT -1 2 3 0", (), "at least 0"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import Any
 
 import msgspec
@@ -15,8 +16,9 @@ from penstock.broker.topicanswers import (
     TxPush,
     TxWrite,
 )
-from penstock.codec.node import node_value
+from penstock.codec.node import build_body, node_value
 from penstock.errors import InvalidError
+from penstock.log.batch import column
 from penstock.queue.item import Item
 from penstock.server.resp.commands import COMMANDS
 from penstock.server.resp.topic_grammar import (
@@ -225,6 +227,21 @@ def test_nodes_are_checked_and_their_keys_hashed_here() -> None:
     for damaged in (nodes[0][:-1], nodes[0][:40] + b"\0" + nodes[0][41:]):
         with pytest.raises(InvalidError):
             parse("TOPIC.PUSHNODES", "t", "NODES", damaged)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"validity": bytes([0b101])},  # a message that is not there stops whoever gets its slot
+        {"times": struct.pack("<3q", 5, 6, 2**62)},  # replays by time look for them in order
+        {"meta": column([b"m", b"", b"q"], "meta")},
+        {"tags": column([b"k", b"", b"k" * 65_536], "key")},
+    ],
+)
+def test_nodes_that_could_not_come_from_a_push_are_refused(columns: dict[str, Any]) -> None:
+    node = node_value(build_body(3, column([b"a", b"", b"c"], "data"), **columns), 0, 0)
+    with pytest.raises(InvalidError, match="node 0"):
+        parse("TOPIC.PUSHNODES", "t", "NODES", node)
 
 
 def test_packed_requests_are_the_same_as_words() -> None:

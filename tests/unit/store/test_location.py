@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -114,6 +115,7 @@ def test_a_location_that_does_not_open_says_nothing_about_writes(
     async def broken(*_: object, **__: object) -> None:
         raise error
 
+    monkeypatch.setattr("penstock.store.location.reach", AsyncMock())
     monkeypatch.setattr("penstock.store.location.BucketStore.open", broken)
     monkeypatch.setattr("penstock.store.location.FolderStore._open", broken)
     with pytest.raises(UnavailableError, match="down") as refused:

@@ -12,10 +12,11 @@ import msgspec
 
 from penstock.broker.bulk import Wanted
 from penstock.broker.progress import Report, decode_report
-from penstock.codec.node import Body, decode_body, decode_header, decode_node
+from penstock.codec.node import Body
 from penstock.codec.payload import decode_payload
 from penstock.errors import CorruptError, InvalidError
 from penstock.log.catalogue import LogName, stream_name
+from penstock.log.outside import take_node
 from penstock.log.staging import LEASE_MS, PayloadRow
 from penstock.queue.state import queue_name
 from penstock.server.resp.words import Words, number, text
@@ -152,7 +153,8 @@ def _put(rest: Words) -> StagePut:
     n = number(rest.take("n"), "n")
     # A count from outside: it is compared with what is there, never multiplied into memory.
     count = number(rest.take("the count of nodes"), "nodes", high=len(rest.words))
-    bodies = [_body(value, i) for i, value in enumerate(rest.take_many(count, "a node"))]
+    nodes = rest.take_many(count, "a node")
+    bodies = [take_node(value, f"node {i}")[1] for i, value in enumerate(nodes)]
     payloads: list[PayloadRow] = []
     if rest.has(b"PAYLOADS"):
         while rest.more():
@@ -160,15 +162,6 @@ def _put(rest: Words) -> StagePut:
             payloads.append((message_id, _payload(rest.take("a payload record"))))
     rest.end()
     return StagePut(staging_id, writer, n, bodies, payloads)
-
-
-def _body(value: bytes, i: int) -> Body:
-    what = f"node {i}"
-    try:
-        decode_node(value, what)  # every column of it
-        return decode_body(decode_header(value, what), value, what)
-    except CorruptError as error:
-        raise InvalidError(str(error)) from None
 
 
 def _payload(value: bytes) -> bytes:

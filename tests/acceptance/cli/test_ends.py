@@ -1,0 +1,67 @@
+"""How commands end: questions, Ctrl-C, a reader that has gone, no output at all."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+COMMAND = [sys.executable, "-P", "-m", "penstock"]
+
+
+@pytest.mark.parametrize(("keys", "code"), [(b"n\n", 1), (None, 130)], ids=["n", "Ctrl-C"])
+def test_a_question_that_is_not_answered_with_yes_changes_nothing(
+    db: penstock.Database, keys: bytes | None, code: int
+) -> None:
+    db.stream("asked").write(b"x")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "stream", "rm", "asked", "--location", db.location],
+        stdin=theirs, stdout=theirs, stderr=theirs,
+    )  # fmt: skip
+    os.close(theirs)
+    said = b""
+    while b"[y/N]" not in said:
+        said += os.read(ours, 1000)
+    if keys is None:
+        process.send_signal(signal.SIGINT)
+    else:
+        os.write(ours, keys)
+    assert process.wait(timeout=60) == code
+    os.close(ours)
+    assert "asked" in db.streams()
+
+
+@pytest.mark.parametrize("options", [(), ("--raw",)], ids=["rich", "plain"])
+def test_a_reader_that_goes_away_ends_a_command_quietly(
+    db: penstock.Database, options: tuple[str, ...]
+) -> None:
+    db.stream("long").write_many([b"x" * 1000] * 300)
+    words = ("stream", "read", "long", "-n", "300", "--location", db.location, *options)
+    process = subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait(timeout=60) == 128 + signal.SIGPIPE
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_command_without_one_of_its_standard_files_works_or_says_so(
+    db: penstock.Database, closed: int, tmp_path: Path
+) -> None:
+    log = tmp_path / "said"
+    command = " ".join([*COMMAND, "queue", "ls", "--location", db.location])
+    done = subprocess.run(
+        ["sh", "-c", f"exec {command} {closed}>&- {3 - closed}>{log}"],
+        stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == 0, (done, log.read_text())
