@@ -46,6 +46,8 @@ LEAVES: list[Typed] = [
     decimals(38, 10),
     (pa.string(), st.text(max_size=4) | st.sampled_from(["1", "1.5", "true", "2026-01-01"])),
     (pa.large_string(), st.text(max_size=4)),
+    (pa.string_view(), st.text(max_size=20)),
+    (pa.binary_view(), st.binary(max_size=20)),
     (pa.dictionary(pa.int32(), pa.string()), st.sampled_from(["a", "b"])),
     (pa.binary(), st.binary(max_size=4)),
     (pa.date32(), st.dates()),
@@ -75,6 +77,8 @@ def nested(inner: st.SearchStrategy[Typed]) -> st.SearchStrategy[Typed]:
         st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3).map(struct)
         | inner.map(array(pa.list_))
         | inner.map(array(pa.large_list))
+        | inner.map(array(pa.list_view))
+        | inner.map(array(pa.large_list_view))
         | inner.map(
             lambda typed: (pa.list_(typed[0], 2), st.tuples(maybe(typed[1]), maybe(typed[1])))
         )

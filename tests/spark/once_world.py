@@ -311,7 +311,9 @@ class World:
     def _brokers(self) -> list[Process]:
         words = lock_path(self.location, highest_term(self.location)).read_text().split()
         # A dead one's number stands there until the next one writes its own.
-        return [p for p in serving(self.location) if words[1:] == [str(p.pid), "serves"]]
+        return [
+            p for p in serving(self.location) if (words[1], words[-1]) == (str(p.pid), "serves")
+        ]
 
     # -- the end
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -47,6 +48,36 @@ def test_announced_files_are_in_the_table_once(spark: SparkSession, tmp_path: Pa
     # Spark reads the same files.
     paths = DeltaTable(tmp_path / "t").file_uris()
     assert spark.read.parquet(*paths).count() == 200
+
+
+def test_times_that_spark_wrote_to_parquet_are_the_same_in_the_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """With its defaults: INT96, in which an instant has no zone."""
+    days = ["2024-01-01", "9999-12-31", "0001-01-01"]
+    rows = [
+        f"select {n}L id, timestamp'{day} 12:00:00+00:00' at, "
+        f"array(named_struct('at', timestamp'{day} 12:00:00+00:00')) l, "
+        f"timestamp_ntz'{day} 12:00:00' local"
+        for n, day in enumerate(days)
+    ]
+    assert spark.conf.get("spark.sql.parquet.outputTimestampType") == "INT96"
+    spark.sql(" union all ".join(rows)).coalesce(1).write.parquet(f"{tmp_path}/in")
+    (path,) = (tmp_path / "in").glob("*.parquet")
+    with penstock.open(tmp_path / "d") as db:
+        db.create_queue("uploads")
+        db.publish(penstock.URI(path.as_uri()), to="uploads")
+        Ingest(
+            tmp_path / "d", queue="uploads", table=tmp_path / "t", format="parquet", spark=spark
+        ).run(once=True)
+    local = [datetime.fromisoformat(f"{day}T12:00") for day in days]
+    wanted = [
+        {"id": n, "at": at, "l": [{"at": at}], "local": at.replace(tzinfo=None)}
+        | {"_rescued_data": None}
+        for n, at in enumerate(each.replace(tzinfo=UTC) for each in local)
+    ]
+    found = DeltaTable(tmp_path / "t").to_pyarrow_table().sort_by("id")
+    assert found.drop_columns(["_file", "_position"]).to_pylist() == wanted
 
 
 def test_a_schema_of_spark_or_its_ddl(spark: SparkSession, tmp_path: Path) -> None:

@@ -102,6 +102,7 @@ class Tailing:
         )
         self.token, self._joined = joined.token, self._clock.monotonic()
         self._gone = asyncio.get_running_loop().create_future()
+        self._asking = None  # that was about the registration before
         self.handling.heard(asked, slots=True)
 
     async def _run(self) -> None:
@@ -189,7 +190,8 @@ class Tailing:
             await self._clock.sleep(interval)
             await self._beat()
 
-    async def _beat(self) -> None:
+    async def _beat(self) -> bool:
+        """-> whether it was heard"""
         token, asked = self.token, self._clock.monotonic()
         try:
             beaten = await self._ask(
@@ -197,9 +199,9 @@ class Tailing:
             )
         except (UnavailableError, FencedError) as error:
             _log.warning("consumer %s gave no sign of life: %s", self.manner.consumer, error)
-            return
+            return False
         if token != self.token:
-            return
+            return False
         if beaten.paused:
             dropped = self.handling.drop(lambda message: True)
         else:
@@ -209,11 +211,17 @@ class Tailing:
             )
         self.handling.heard(asked, slots=True)  # only now: what has moved on is not begun
         self.give_back(dropped)
+        return True
 
     def moved(self) -> None:
         """Perhaps a slot has: ask now which are ours."""
         if self._asking is None or self._asking.done():
-            self._asking = self._spawn(self._beat())
+            self._asking = self._spawn(self._find_out())
+
+    async def _find_out(self) -> None:
+        """Nothing is begun before that: the next beat may be hours away."""
+        while not (self.handling.stopped or await self._beat()):
+            await self._clock.sleep(AGAIN_SECONDS)
 
     def paused(self) -> None:
         """The topic is: what was not begun is for later."""
@@ -301,11 +309,13 @@ class Tailing:
                 acked = await self.ack(refs_of(claims), [], [])
             except PenstockError as error:
                 # Whether they count is not known. At most once: nobody here handles them.
-                self.handling.withdraw()
-                self.handling.claimed(claims, [False] * len(claims))
                 if token == self.token:
-                    fenced = isinstance(error, FencedError)
-                    self.broken(UnavailableError(str(error)) if fenced else error)
+                    self.handling.withdraw()
+                self.handling.claimed(claims, [False] * len(claims))
+                if token != self.token:
+                    continue  # those that wait now are of the registration since
+                fenced = isinstance(error, FencedError)
+                self.broken(UnavailableError(str(error)) if fenced else error)
                 return
             if acked.paused:
                 self.paused()  # first: else what is next is claimed meanwhile

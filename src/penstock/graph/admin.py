@@ -1,7 +1,9 @@
 """What people do to stored processors: look, drop, rename, reset.
 
 Contract     Each raises the epoch, or takes the processor away, so that a runner that is at it is
-             fenced. Nothing is guessed: who changes a graph says what becomes of what is stored.
+             fenced. Resets in a row raise it once: since the first there is nobody to fence, and a
+             second one would look like another runner's start. Nothing is guessed: who changes a
+             graph says what becomes of what is stored.
 Reset        The step under way is given up and its messages are read again, with the same hashes;
              the next start may bring another kind and other inputs (start.py).
 """
@@ -119,7 +121,7 @@ def reset_step(graph: str, processor: str, start: str) -> Step:
         row = state.row
         change.forget_before(row.tail)
         change.set(
-            epoch=row.epoch + 1,
+            epoch=row.epoch + (row.reset is Reset.NO),
             reset=RESETS[start],
             # A step that was begun has its number for good: who keeps numbers outside may have it.
             step=row.step + state.under_way,

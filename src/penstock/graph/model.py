@@ -9,12 +9,12 @@ Not here     what is stored of it (state.py), how it runs (spark/).
 
 from __future__ import annotations
 
-import functools
+import copy
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar
 
 import msgspec
 
@@ -308,13 +308,20 @@ class Graph:
         runner = importlib.import_module(RUNNER)
         return runner.run(self, location, spark=spark, until=until, **options)
 
-    def __reduce__(self) -> Any:
-        """Without its processors: a function that says `graph.Stop` refers to the graph, and would
-        take all the other functions to Spark's workers, and what those refer to."""
-        made = functools.partial(
-            Graph, errors=self.errors, semantics=self.semantics, cycles=self.cycles
-        )
-        return made, (self.name,)
+    def __getstate__(self) -> dict[str, Any]:
+        """Pickled without its processors: a function that says `graph.Stop` refers to the graph,
+        and would take all the other functions to Spark's workers, and what those refer to."""
+        return {**self.__dict__, "_processors": {}}
+
+    def __copy__(self) -> Self:
+        made = type(self).__new__(type(self))
+        made.__dict__.update(self.__dict__, _processors=dict(self._processors))
+        return made
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        made = memo[id(self)] = type(self).__new__(type(self))
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
 
     def __repr__(self) -> str:
         return f"<penstock.Graph {self.name!r} of {len(self._processors)} processors>"

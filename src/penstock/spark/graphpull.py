@@ -10,13 +10,15 @@ One thread   for all generators of a source, also after a failure: what its func
              to call may belong to a thread.
 Order        A generator goes on only while somebody gathers. What it yields when the time is over
              is the first value of the next gathering.
-The end      `let_go` ends a generator, `close` the thread too. A generator that waits for something
-             cannot be interrupted: it ends at its next yield (`is_busy` until then), and its thread
-             keeps no process alive.
+The end      `let_go` ends a generator, and so does a `take` that raises; `close` ends the thread
+             too. It is closed in the thread, before anybody hears of its end. A generator that
+             waits for something cannot be interrupted: it ends at its next yield (`is_busy` until
+             then), and its thread keeps no process alive.
 """
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -111,10 +113,15 @@ class Puller:
 
     def _hand_over_all(self, make: Make) -> None:
         values = make()
-        while self._is_wanted():
-            value = next(values, _NOTHING)
-            if value is _NOTHING or not self._hand_over(value):
-                return
+        try:
+            while self._is_wanted():
+                value = next(values, _NOTHING)
+                if value is _NOTHING or not self._hand_over(value):
+                    return
+        finally:
+            # By hand: a failure refers to it for as long as somebody keeps that.
+            if inspect.isgenerator(values):
+                values.close()
 
     def _is_wanted(self) -> bool:
         """Waits until somebody gathers; False: never again."""

@@ -1,14 +1,17 @@
 """Rows of a SQLite table, each once by its hash.
 
 Contract     One transaction per step. Rows whose hash the table has are left out, so a step may
-             come any number of times, whole or in pieces, from any number of drivers.
+             come any number of times, whole or in pieces, from any number of drivers. They are
+             left out before the table's rules are asked: what was written is never refused later.
 Refused      What SQLite would refuse is refused when a row is encoded: there it is the error of its
              message, and not one that all of the step runs into. What the table is like (how many
              columns, which cannot be null) is looked up before a step. What it says of a row only
-             when that is inserted (CHECK, UNIQUE, a trigger's RAISE) is the error of its message as
-             well: the step is halved, within its transaction, until those that break a rule are
-             alone. Rows that have too many columns only together fail as a step, and are told apart
-             when that is narrowed. Everything else (a disk, a damaged file) is no row's error.
+             when that is inserted (CHECK, UNIQUE, a trigger's RAISE, an expression that fails) is
+             the error of its message as well: then the step is inserted message by message, within
+             its transaction. A rule that gives up that transaction (ROLLBACK) leaves nothing to
+             tell apart, and stops the sink. Rows that have too many columns only together fail as a
+             step, and are told apart when that is narrowed. Everything else (a disk, a damaged
+             file, a trigger on a table that is gone) is no row's error.
 Durability   SQLite's own default: a commit that returned survives a power cut.
 """
 
@@ -20,6 +23,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import date, datetime, time
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -45,6 +49,7 @@ class Columns:
 
     names: frozenset[str] = frozenset()
     key: tuple[str, ...] = ()
+    key_kind: str = ""  # the type of the first of them, in upper case
     not_null: frozenset[str] = frozenset()
     needed: frozenset[str] = frozenset()  # those of `not_null` without a default
     made: frozenset[str] = frozenset()  # of others: GENERATED ALWAYS AS
@@ -71,6 +76,8 @@ class SqliteTarget:
         try:
             with closing(sqlite3.connect(self.path, timeout=_BUSY_SECONDS)) as connection:
                 self.columns = self._described(connection)
+                if self.columns.names:
+                    self._check_key(self.columns)
         except sqlite3.Error as error:
             raise UnavailableError(f"{self.path}, table {self.table}: {error}") from error
 
@@ -109,8 +116,7 @@ class SqliteTarget:
                 connection.isolation_level = None
                 connection.execute("BEGIN IMMEDIATE")
                 self._widen(connection, delivery.rows)
-                messages = groupby(delivery.rows, lambda row: row.offset)
-                refused = self._insert_each(connection, [list(rows) for _, rows in messages])
+                refused = self._insert_all(connection, delivery.rows)
                 connection.execute("COMMIT")
                 return refused
         except sqlite3.Error as error:
@@ -123,11 +129,7 @@ class SqliteTarget:
             f"CREATE TABLE IF NOT EXISTS {table} ({HASH_COLUMN} TEXT PRIMARY KEY NOT NULL)"
         )
         columns = self._described(connection)
-        if columns.key != (HASH_COLUMN,):
-            raise InvalidError(
-                f"table {self.table} of {self.path} has no primary key {HASH_COLUMN}",
-                hint="use another table, or make it with that column",
-            )
+        self._check_key(columns)
         known = set(columns.names)
         # Elsewhere ANY would make numbers of text that looks like one.
         kind = " ANY" if columns.strict else ""
@@ -136,6 +138,21 @@ class SqliteTarget:
                 connection.execute(f"ALTER TABLE {table} ADD COLUMN {_quoted(name)}{kind}")
                 known.add(name.lower())
 
+    def _check_key(self, columns: Columns) -> None:
+        name = f"table {self.table} of {self.path}"
+        if columns.key != (HASH_COLUMN,):
+            raise InvalidError(
+                f"{name} has no primary key {HASH_COLUMN}",
+                hint="use another table, or make it with that column",
+            )
+        # INTEGER as a key is the number of the row; other types are taken at their word if STRICT.
+        kind = columns.key_kind
+        if kind == "INTEGER" or (columns.strict and kind not in ("TEXT", "ANY")):
+            raise InvalidError(
+                f"{name}: {HASH_COLUMN} is of type {kind}, and holds no hash",
+                hint=f"make it with {HASH_COLUMN} TEXT PRIMARY KEY",
+            )
+
     def _described(self, connection: sqlite3.Connection) -> Columns:
         table = _quoted(self.table)
         # Number, name, type, not null, default, place in the key, hidden: 2 and 3 are generated.
@@ -143,14 +160,15 @@ class SqliteTarget:
             (str(name).lower(), *rest)
             for _, name, *rest in connection.execute(f"PRAGMA table_xinfo({table})")
         ]
-        keyed = sorted((key, name) for name, _, _, _, key, _ in found if key)
+        keyed = sorted((key, name, kind.upper()) for name, kind, _, _, key, _ in found if key)
         made = frozenset(name for name, *_, hidden in found if hidden in (2, 3))
         filled = made | {HASH_COLUMN}  # not by a row
         not_null = {n: default for n, _, null, default, _, _ in found if null and n not in filled}
         tables = connection.execute(f"PRAGMA table_list({table})")
         return Columns(
             names=frozenset(name for name, *_ in found),
-            key=tuple(name for _, name in keyed),
+            key=tuple(name for _, name, _ in keyed),
+            key_kind=keyed[0][2] if keyed else "",
             not_null=frozenset(not_null),
             needed=frozenset(name for name, default in not_null.items() if default is None),
             made=made,
@@ -158,40 +176,76 @@ class SqliteTarget:
             strict=any(strict for *_, strict in tables),
         )
 
-    def _insert_each(
-        self, connection: sqlite3.Connection, messages: Sequence[list[Row]]
+    def _insert_all(
+        self, connection: sqlite3.Connection, rows: Sequence[Row]
     ) -> dict[int, InvalidError]:
-        """In order, and all at once where no rule of the table is broken. -> by whom it is"""
+        """At once where no rule of the table is broken, else message by message. -> whose are"""
+        if self._refusal(connection, rows) is None:
+            return {}
+        messages = [list(found) for _, found in groupby(rows, lambda row: row.offset)]
+        refusals = ((found, self._refusal(connection, found)) for found in messages)
+        return {
+            found[0].offset: InvalidError(f"table {self.table} refuses the row: {error}")
+            for found, error in refusals
+            if error is not None
+        }
+
+    def _refusal(self, connection: sqlite3.Connection, rows: Sequence[Row]) -> sqlite3.Error | None:
+        """Of the first rule that is broken: then none of the rows is inserted."""
+        # Not left to the statement, which with FAIL keeps what it did by then.
         connection.execute("SAVEPOINT penstock")
         try:
-            self._insert(connection, [row for rows in messages for row in rows])
-        except (sqlite3.IntegrityError, sqlite3.DataError) as error:
+            self._insert(connection, rows)
+        except sqlite3.Error as error:
+            if not self._is_of_row(connection, error, rows):
+                raise
+            if not connection.in_transaction:
+                raise InvalidError(
+                    f"{self.path}, table {self.table}: a rule gives up all of a step: {error}",
+                    hint="ABORT in place of ROLLBACK refuses a single row",
+                ) from error
             connection.execute("ROLLBACK TO penstock")
             connection.execute("RELEASE penstock")
-            if len(messages) == 1:
-                why = InvalidError(f"table {self.table} refuses the row: {error}")
-                return {messages[0][0].offset: why}
-            middle = len(messages) // 2
-            return self._insert_each(connection, messages[:middle]) | self._insert_each(
-                connection, messages[middle:]
-            )
+            return error
         connection.execute("RELEASE penstock")
-        return {}
+        return None
+
+    def _is_of_row(
+        self, connection: sqlite3.Connection, error: sqlite3.Error, rows: Sequence[Row]
+    ) -> bool:
+        if isinstance(error, sqlite3.IntegrityError | sqlite3.DataError):
+            return True
+        if getattr(error, "sqlite_errorcode", None) != sqlite3.SQLITE_ERROR:
+            return False
+        # An expression that failed (malformed JSON), or a statement that is none (no such table)?
+        for names, row in {tuple(row.value): row for row in rows}.items():
+            connection.execute(f"EXPLAIN {_statement(self.table, names)}", _values(row))
+        return True
 
     def _insert(self, connection: sqlite3.Connection, rows: Iterable[Row]) -> None:
-        by_columns: dict[tuple[str, ...], list[tuple[Any, ...]]] = {}
-        for row in rows:
-            values = (row.hash.hex(), *row.value.values())
-            by_columns.setdefault(tuple(row.value), []).append(values)
-        for names, found in by_columns.items():
-            columns = ", ".join((HASH_COLUMN, *map(_quoted, names)))
-            marks = ", ".join("?" * (len(names) + 1))
-            # Not OR IGNORE, which would also pass over a row that breaks another rule of the table.
-            connection.executemany(
-                f"INSERT INTO {_quoted(self.table)} ({columns}) VALUES ({marks}) "
-                f"ON CONFLICT ({HASH_COLUMN}) DO NOTHING",
-                found,
-            )
+        """In order: of rows that replace each other the last one stays."""
+        for names, found in groupby(rows, lambda row: tuple(row.value)):
+            connection.executemany(_statement(self.table, names), map(_values, found))
+
+
+@lru_cache(16)
+def _statement(table: str, names: tuple[str, ...]) -> str:
+    columns = ", ".join((HASH_COLUMN, *map(_quoted, names)))
+    marks = ", ".join("?" * (len(names) + 1))
+    # Row by row, and not all at first: one that is there may be replaced by another of the step.
+    # ON CONFLICT alone would not do: triggers BEFORE INSERT come first, and OR IGNORE would also
+    # pass over a row that breaks another rule of the table.
+    return (
+        f"INSERT INTO {_quoted(table)} ({columns}) SELECT {marks} "
+        f"WHERE NOT EXISTS (SELECT 1 FROM {_quoted(table)} WHERE {HASH_COLUMN} = ?) "
+        f"ON CONFLICT ({HASH_COLUMN}) DO NOTHING"
+    )
+
+
+def _values(row: Row) -> tuple[Any, ...]:
+    """Of its statement."""
+    found = row.hash.hex()
+    return (found, *row.value.values(), found)
 
 
 def _quoted(name: str) -> str:

@@ -17,7 +17,7 @@ import penstock
 from penstock import CorruptError, InvalidError, NotFoundError, UnavailableError
 from penstock.broker.topicanswers import Joined, Part, Polled
 from penstock.broker.topictails import TopicTails
-from penstock.client.handling import Manner
+from penstock.client.handling import Handling, Manner
 from penstock.client.tail import Tailing
 from penstock.clock import SystemClock
 from penstock.topic.read import read_messages
@@ -548,6 +548,41 @@ def test_joins_that_follow_each_other_rest_between(
     with topic.tail(lambda message: None):
         until(lambda: happened.count("join") == 4)
     assert happened[:7] == ["join", "rest"] * 3 + ["join"]
+
+
+def test_a_beat_that_fails_after_a_refusal_is_asked_again(
+    topic: penstock.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next regular one would be 200 s away, and nothing is begun before that."""
+    ask, ack = Tailing._ask, Tailing.ack
+    beats, acked = 0, threading.Event()
+
+    async def fail(handling: Handling) -> None:
+        while not (acked.is_set() and handling._doubting):  # nothing else will be answered
+            await asyncio.sleep(0.002)
+        raise penstock.UnavailableError("it did not answer in time")
+
+    async def ack_and_tell(self: Tailing, *given: Any) -> Any:
+        answer = await ack(self, *given)
+        acked.set()
+        return answer
+
+    def ask_in_vain(self: Tailing, errand: Any) -> Any:
+        nonlocal beats
+        beats += (is_beat := "beat" in errand.__code__.co_names)
+        return fail(self.handling) if is_beat and beats == 1 else ask(self, errand)
+
+    monkeypatch.setattr(Tailing, "_ask", ask_in_vain)
+    monkeypatch.setattr(Tailing, "ack", ack_and_tell)
+    topic.push_many([("k", b"%d" % i) for i in range(3)])
+    go_on = threading.Semaphore(0)
+    with topic.tail(lambda _: go_on.acquire(), consumer="c", heartbeat=600) as consumer:
+        until(lambda: consumer._handling._lanes.waiting == 2)
+        consumer._handling.doubt()
+        topic._thread.post(consumer._tailing.moved)
+        go_on.release(3)
+        until(lambda: settled(topic))
+        assert beats == 2
 
 
 def test_a_consumer_whose_name_is_taken_ends_and_says_why(topic: penstock.Topic) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 import sys
 import threading
@@ -96,6 +97,38 @@ def test_a_function_that_refers_to_its_graph_travels_without_the_others() -> Non
     there = pickle.loads(cloudpickle.dumps(clean))  # type: ignore[no-untyped-call]
     with pytest.raises(Stop, match="is away"):
         there(Message(b"x"))
+
+
+class Shop(Graph):
+    limit = 0
+
+
+def test_a_graph_travels_with_what_else_it_has() -> None:
+    graph = Shop("g", cycles=True)
+    graph.limit = 5
+
+    @graph.pipe("raw", "clean")
+    def clean(message: Message) -> bytes | None:
+        return message.data if int(message.data) > graph.limit else None
+
+    there = pickle.loads(cloudpickle.dumps(clean))  # type: ignore[no-untyped-call]
+    assert (there(Message(b"5")), there(Message(b"6"))) == (None, b"6")
+    copied = pickle.loads(pickle.dumps(graph))
+    assert (type(copied), copied.limit, copied.cycles) == (Shop, 5, True)
+
+
+@pytest.mark.parametrize("copier", [copy.copy, copy.deepcopy])
+def test_a_copy_of_a_graph_has_its_processors_and_grows_alone(copier: Any) -> None:
+    graph = Shop("g", errors="e")
+    graph.limit = 5
+    graph.pipe("raw", "clean", name="one")(lambda message: None)
+    graph.own = graph.Stop, graph  # type: ignore[attr-defined]
+    copied = copier(graph)
+    assert (type(copied), copied.limit, copied.errors) == (Shop, 5, "e")
+    assert copied.topologies == graph.topologies
+    copied.pipe("raw", "other", name="two")(lambda message: None)
+    assert [each.name for each in graph.processors] == ["one"]
+    assert [each.name for each in copied.processors] == ["one", "two"]
 
 
 def test_errors_and_semantics_are_the_graphs_unless_a_processor_has_its_own() -> None:

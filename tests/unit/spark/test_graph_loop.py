@@ -366,9 +366,10 @@ def test_the_owner_takes_back_what_another_one_took(db: penstock.Database) -> No
     assert shown(db, "second").epoch == 3
 
 
+@pytest.mark.parametrize("times", [1, 3])  # an answer that was lost has it asked again
 @pytest.mark.parametrize("name", ["first", "second"])
 def test_a_processor_that_is_reset_while_it_runs_begins_anew(
-    db: penstock.Database, name: str
+    db: penstock.Database, name: str, times: int
 ) -> None:
     graph = declared()
     for stream in ("first-in", "second-in"):
@@ -379,7 +380,8 @@ def test_a_processor_that_is_reset_while_it_runs_begins_anew(
         if attempt.processor_id == f"g/{name}":
             failures.append(shown(db, name).failure)
             if len(failures) == 1:
-                db.graphs.ask(ResetProcessor("g", name, "first"))
+                for _ in range(times):
+                    db.graphs.ask(ResetProcessor("g", name, "first"))
 
     run(db, Board(graph.topologies), graph, reset)
     assert failures[0] is None

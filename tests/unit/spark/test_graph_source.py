@@ -175,6 +175,39 @@ def test_a_source_that_exits_at_once_fails_its_step_alone(db: penstock.Database)
         Runner(db, feed).step()
 
 
+def test_a_generator_whose_yield_is_refused_is_closed_in_its_thread(db: penstock.Database) -> None:
+    """What it holds (a lock, a connection) is needed when the function is called again."""
+    held = threading.Lock()
+    ended: list[threading.Thread] = []
+    began: list[threading.Thread] = []
+
+    def feed(position: int | None) -> Iterator[Any]:
+        assert held.acquire(blocking=False)
+        began.append(threading.current_thread())
+        try:
+            yield b"one", (position or 0) + 1
+            yield b"two", 1 if position is None else 3
+        finally:
+            ended.append(threading.current_thread())
+            held.release()
+
+    runner = Runner(db, feed, step_max=1)
+    assert isinstance(runner.effect, Run)
+    processor = declared(feed, step_max=1)
+    feeds = Feeds(processor, db.bulk, Board([processor.topology]))
+    runner.feed = feeds.begin()
+    runner.step()
+    with pytest.raises(InvalidError, match="was yielded twice in a row"):
+        runner.step()
+    assert ended == began
+    runner.feed = feeds.begin()
+    runner.step()
+    runner.step()
+    assert data(db) == [b"one", b"one", b"two"]
+    assert len(set(began)) == 1
+    feeds.close()
+
+
 def test_a_function_that_is_no_source_is_told(db: penstock.Database) -> None:
     with pytest.raises(InvalidError, match="this one returned int"):
         Runner(db, lambda: 7).step()

@@ -298,6 +298,150 @@ def test_rows_that_break_a_rule_of_a_table_are_refused_message_by_message(tmp_pa
         assert stored(tmp_path / "x.db") == [(1,), (5,)]
 
 
+def again(target: SqliteTarget, values: Sequence[Any], times: int = 2) -> list[dict[int, str]]:
+    """-> what is refused each time that a step comes, with a row per message or a list of them"""
+    target.prepare()
+    rows = [
+        Row(offset, b"%08d%08d" % (offset, ordinal), target.encode(each))
+        for offset, value in enumerate(values)
+        for ordinal, each in enumerate(sinks.values_of(value))
+    ]
+    step = Delivery("g/p", "one", len(values), rows)
+    return [
+        {offset: str(error) for offset, error in target.write(step).items()} for _ in range(times)
+    ]
+
+
+def test_sqlite_does_not_ask_a_trigger_about_rows_that_are_there(tmp_path: Path) -> None:
+    """SQLite fires those BEFORE an insert also where the row conflicts, and is left out then."""
+    target = made(tmp_path / "x.db", f"{HASH}, n")
+    with closing(sqlite3.connect(tmp_path / "x.db")) as table, table:
+        table.execute("CREATE TABLE seen (n)")
+        table.execute(
+            "CREATE TRIGGER budget BEFORE INSERT ON t "
+            "WHEN (SELECT coalesce(sum(n), 0) FROM t) + new.n > 100 "
+            "BEGIN SELECT raise(ABORT, 'over budget'); END"
+        )
+        table.execute(
+            "CREATE TRIGGER note BEFORE INSERT ON t BEGIN INSERT INTO seen VALUES (new.n); END"
+        )
+    # Of message 1 there is a row that would do, and one that would not.
+    first, second = again(target, [{"n": 40}, [{"n": 30}, {"n": 31}], {"n": 60}, {"n": 1}])
+    assert first == second
+    assert first == dict.fromkeys((1, 3), "table t refuses the row: over budget")
+    assert stored(tmp_path / "x.db") == [(40,), (60,)]
+    with closing(sqlite3.connect(tmp_path / "x.db")) as table:
+        assert table.execute("SELECT n FROM seen").fetchall() == [(40,), (60,)]
+        # Refused before, and never committed as an error: now there is room.
+        table.execute("DROP TRIGGER budget")
+    assert again(target, [{"n": 40}, [{"n": 30}, {"n": 31}], {"n": 60}, {"n": 1}]) == [{}, {}]
+    assert sorted(stored(tmp_path / "x.db")) == [(1,), (30,), (31,), (40,), (60,)]
+
+
+def test_sqlite_rows_that_replace_others_do_so_in_order_however_often_they_come(
+    tmp_path: Path,
+) -> None:
+    target = made(tmp_path / "x.db", f"{HASH}, k UNIQUE ON CONFLICT REPLACE, n CHECK (n > 0), more")
+    values = [{"k": 1, "n": 1}, {"k": 1, "n": 2, "more": 2}, {"k": 2, "n": 1}, {"k": 1, "n": 3}]
+    assert again(target, values) == [{}, {}]
+    assert sorted(stored(tmp_path / "x.db", "k, n")) == [(1, 3), (2, 1)]
+    why = {4: "table t refuses the row: CHECK constraint failed: n > 0"}
+    assert again(target, [*values, {"k": 1, "n": 0}]) == [why, why]
+    assert sorted(stored(tmp_path / "x.db", "k, n")) == [(1, 3), (2, 1)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        ("delivery_hash INTEGER PRIMARY KEY, n", ""),
+        ("delivery_hash BLOB PRIMARY KEY, n ANY", "STRICT"),
+        ("delivery_hash INT PRIMARY KEY, n ANY", "STRICT"),
+    ],
+)
+def test_sqlite_refuses_a_table_whose_key_takes_no_hash(
+    tmp_path: Path, columns: str, options: str
+) -> None:
+    target = made(tmp_path / "x.db", columns, options=options)
+    with pytest.raises(InvalidError, match=r"is of type (INTEGER|BLOB|INT), and holds no hash"):
+        target.prepare()
+
+
+@pytest.mark.parametrize(
+    ("columns", "options"),
+    [
+        ("delivery_hash PRIMARY KEY, n", ""),
+        ("delivery_hash BLOB PRIMARY KEY, n", "WITHOUT ROWID"),
+        ("delivery_hash ANY PRIMARY KEY, n ANY", "STRICT"),
+        ("Delivery_Hash text PRIMARY KEY, n ANY", "STRICT, WITHOUT ROWID"),
+    ],
+)
+def test_sqlite_takes_any_table_whose_key_holds_a_hash(
+    tmp_path: Path, columns: str, options: str
+) -> None:
+    target = made(tmp_path / "x.db", columns, options=options)
+    assert again(target, [{"n": 1}, {"n": 2}]) == [{}, {}]
+    assert stored(tmp_path / "x.db") == [(1,), (2,)]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        "n, total AS (json_extract(n, '$.total')) STORED",
+        "n CHECK (json_extract(n, '$.total') > 0)",
+        "n, UNIQUE (n)); CREATE INDEX i ON t (json_extract(n, '$.total')",
+    ],
+)
+def test_a_row_on_which_an_expression_of_a_table_fails_is_refused(
+    tmp_path: Path, columns: str
+) -> None:
+    target = SqliteTarget(tmp_path / "x.db", "t")
+    with closing(sqlite3.connect(target.path)) as table, table:
+        table.executescript(f"CREATE TABLE t ({HASH}, {columns});")
+    why = {1: "table t refuses the row: malformed JSON"}
+    assert again(target, [{"n": '{"total": 1}'}, {"n": "none"}, {"n": '{"total": 2}'}]) == [why] * 2
+    assert len(stored(tmp_path / "x.db")) == 2
+
+
+def test_a_table_that_no_row_can_be_inserted_into_refuses_none(tmp_path: Path) -> None:
+    target = made(tmp_path / "x.db", f"{HASH}, n")
+    with closing(sqlite3.connect(tmp_path / "x.db")) as table, table:
+        table.execute("CREATE TRIGGER log AFTER INSERT ON t BEGIN INSERT INTO gone VALUES (1); END")
+    with pytest.raises(UnavailableError, match=r"no such table: main\.gone"):
+        deliver(target, [{"n": 1}, {"n": 2}])
+    assert stored(tmp_path / "x.db") == []
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ("n UNIQUE ON CONFLICT ROLLBACK", "UNIQUE constraint failed: t.n"),
+        ("n); CREATE TRIGGER one BEFORE INSERT ON t WHEN EXISTS (SELECT 1 FROM t WHERE n = new.n) "
+         "BEGIN SELECT raise(ROLLBACK, 'there is one'); END; CREATE TABLE u (n", "there is one"),
+    ],
+)  # fmt: skip
+def test_a_rule_that_gives_up_the_transaction_is_named(
+    tmp_path: Path, columns: str, why: str
+) -> None:
+    target = SqliteTarget(tmp_path / "x.db", "t")
+    with closing(sqlite3.connect(target.path)) as table, table:
+        table.executescript(f"CREATE TABLE t ({HASH}, {columns});")
+    with pytest.raises(InvalidError, match=f"gives up all of a step: {why}"):
+        deliver(target, [{"n": 1}, {"n": 1}])
+    assert stored(tmp_path / "x.db") == []
+
+
+def test_a_rule_that_fails_without_undoing_leaves_nothing_of_a_refused_row(tmp_path: Path) -> None:
+    target = made(tmp_path / "x.db", f"{HASH}, n")
+    with closing(sqlite3.connect(tmp_path / "x.db")) as table, table:
+        table.execute(
+            "CREATE TRIGGER late AFTER INSERT ON t WHEN new.n < 0 "
+            "BEGIN SELECT raise(FAIL, 'negative'); END"
+        )
+    why = {1: "table t refuses the row: negative"}
+    assert again(target, [{"n": 1}, {"n": -1}, {"n": 2}]) == [why, why]
+    assert stored(tmp_path / "x.db") == [(1,), (2,)]
+
+
 # -- Delta
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from penstock.spark.ingest.fit import Mask, fit, valid
+from penstock.spark.ingest.fit import Mask, fit, plain, valid
 from penstock.spark.ingest.legible import legible, rescued_text
 from penstock.spark.ingest.schema import RESCUED
 
@@ -26,7 +26,7 @@ def conform(table: pa.Table, columns: pa.Schema) -> pa.Table:
 
 
 def _conform(batch: pa.RecordBatch, columns: pa.Schema, schema: pa.Schema) -> pa.RecordBatch:
-    given = dict(zip(batch.schema.names, batch.columns, strict=True))
+    given = dict(zip(batch.schema.names, map(plain, batch.columns), strict=True))
     arrays: list[pa.Array] = []
     rescued: dict[str, tuple[pa.Array, Mask]] = {}
     for field in columns:
@@ -45,6 +45,8 @@ def _texts(rescued: dict[str, tuple[pa.Array, Mask]], rows: int) -> pa.Array:
     found: dict[int, dict[str, Any]] = {}
     for name, (given, lost) in rescued.items():
         at = np.flatnonzero(lost)
+        if not len(at):
+            continue
         for row, value in zip(at.tolist(), legible(given.take(pa.array(at))), strict=True):
             found.setdefault(row, {})[name] = value
     texts: list[str | None] = [None] * rows

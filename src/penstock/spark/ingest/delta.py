@@ -24,7 +24,6 @@ import pyarrow as pa
 
 from penstock.clock import Clock
 from penstock.errors import (
-    ConflictError,
     CorruptError,
     InvalidError,
     NotFoundError,
@@ -82,6 +81,10 @@ def storage_options(table: str) -> dict[str, str] | None:
         for name, value in os.environ.items()
         if name.startswith(("AWS_", "GOOGLE_", "AZURE_"))
     }
+
+
+class _OvertakenError(Exception):
+    """Another process exported meanwhile."""
 
 
 class DeltaTarget:
@@ -174,7 +177,7 @@ class DeltaTarget:
         columns = from_text(text) if (text := schema()) else pa.schema([])
         handle = self._prepare(handle, table_schema(columns))
         if self._mark(handle) != mark:
-            raise ConflictError("another process exported meanwhile")
+            raise _OvertakenError(f"others have exported since publish {mark}")
         self._commit(handle, rows)
         exported(rows[-1].sequence)
         return len(rows)
@@ -316,10 +319,11 @@ class DeltaTarget:
             )
 
     def _conflicts(self) -> tuple[type[BaseException], ...]:
-        """After these the table is loaded again: a commit may or may not be in it."""
+        """After these the table is loaded again: a commit may or may not be in it. What the
+        broker refuses (a ConflictError) it would refuse again."""
         from deltalake.exceptions import DeltaError
 
-        return (DeltaError, OSError, ConflictError)
+        return (DeltaError, OSError, _OvertakenError)
 
 
 def _text(field: pa.Field) -> str:

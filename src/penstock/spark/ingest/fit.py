@@ -21,6 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.spark.ingest.kinds import is_list, plain_type
 from penstock.spark.ingest.legible import legible
 
 Mask = npt.NDArray[np.bool_]
@@ -51,7 +52,7 @@ def fit(given: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
         return given, np.zeros(len(given), np.bool_)
     if types.is_struct(given.type) and types.is_struct(kind):
         return _struct(given, kind)
-    if _is_list(given.type) and types.is_list(kind):
+    if is_list(given.type) and types.is_list(kind):
         return _list(given, kind)
     if types.is_map(given.type) and types.is_map(kind):
         return _map(given, kind)
@@ -62,6 +63,13 @@ def fit(given: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
     if _sort(kind) not in _PAIRS[_sort(given.type)]:
         return _nothing(given, kind)
     return _exact(given, kind)
+
+
+def plain(array: pa.Array) -> pa.Array:
+    """The same values in types that Arrow has all functions for (kinds.py)."""
+    found, lost = fit(array, plain_type(array.type))
+    assert not lost.any(), array.type
+    return found
 
 
 def valid(array: pa.Array) -> Mask:
@@ -186,11 +194,6 @@ def _struct(given: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
     return pa.StructArray.from_arrays(parts, fields=list(kind), mask=given.is_null()), lost
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
-
-
 def _list(given: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
     # Without the elements that a null may have.
     values, bad = fit(given.flatten(), kind.value_type)
@@ -206,8 +209,8 @@ def _map(given: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Mask]:
     lengths = np.where(valid(given), np.diff(offsets), 0)
     row = np.repeat(np.arange(len(given)), lengths)
     at = np.arange(len(row)) + np.repeat(offsets[:-1] - (np.cumsum(lengths) - lengths), lengths)
-    keys, bad_keys = fit(given.keys.take(pa.array(at)), kind.key_type)
-    items, bad_items = fit(given.items.take(pa.array(at)), kind.item_type)
+    keys, bad_keys = fit(plain(given.keys).take(pa.array(at)), kind.key_type)
+    items, bad_items = fit(plain(given.items).take(pa.array(at)), kind.item_type)
     lost = np.zeros(len(given), np.bool_)
     # An entry must have a key, so a map with one that does not fit is null.
     lost[row[bad_keys]] = True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, Literal
 
 import msgspec
@@ -25,6 +25,8 @@ from penstock.spark.ingest import csvrows, jsonlines
 from penstock.spark.ingest.conform import conform
 from penstock.spark.ingest.csvrows import Dialect
 from penstock.spark.ingest.files import damaged, open_file, open_text, stat
+from penstock.spark.ingest.fit import plain
+from penstock.spark.ingest.kinds import instants
 from penstock.spark.ingest.lines import BOM, Lines, Quoting, cut, split_lines
 from penstock.spark.ingest.pieces import Piece
 from penstock.spark.ingest.schema import (
@@ -178,10 +180,10 @@ class PieceReader:
         piece = self._piece
         try:
             if piece.data is not None:
-                yield pq.ParquetFile(pa.BufferReader(piece.data))
+                yield _parquet_file(pa.BufferReader(piece.data))
                 return
             with open_file(piece.uri) as file:
-                yield pq.ParquetFile(pa.PythonFile(file, mode="r"))
+                yield _parquet_file(pa.PythonFile(file, mode="r"))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise damaged(piece.uri, error) from error
 
@@ -197,16 +199,17 @@ class PieceReader:
             groups = list(range(first, last))
             if not groups:
                 return
-            width = max(field_count(columns), field_count(pa.schema(self._fields(file))))
+            fields = self._fields(file)
+            width = max(field_count(columns), field_count(pa.schema(fields)))
             rows = max(1, min(_BATCH_ROWS, CELLS_MAX // max(1, width)))
             for batch in file.iter_batches(batch_size=rows, row_groups=groups):
-                table = self._conform(batch, columns)
+                table = self._conform(_typed(batch, fields), columns)
                 numbers = pa.array(range(row, row + len(table)), pa.int64())
                 yield table.append_column(POSITION, numbers)
                 row += len(table)
 
     def _fields(self, file: pq.ParquetFile) -> list[pa.Field]:
-        fields = list(file.schema_arrow)
+        fields = list(instants(file))
         doubled = _doubled(pa.struct(fields))
         if doubled is not None:
             raise InvalidError(f"{self._piece.uri}: it has the column or field {doubled!r} twice")
@@ -217,6 +220,20 @@ class PieceReader:
             return conform(pa.Table.from_batches([batch]), columns)
         except RecursionError as error:
             raise InvalidError(f"{self._piece.uri}: its columns are too deep") from error
+
+
+def _parquet_file(file: pa.NativeFile) -> pq.ParquetFile:
+    # Nanoseconds, as INT96 has them, would turn years after 2262 into others.
+    return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
+
+
+def _typed(batch: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:
+    """With the zone of times that have none in the file."""
+    arrays = [
+        array if array.type == field.type else plain(array).cast(field.type)
+        for array, field in zip(batch.columns, fields, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
 
 
 def _doubled(kind: pa.DataType) -> str | None:

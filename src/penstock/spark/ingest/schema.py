@@ -5,8 +5,10 @@ Contract     `columns` are those of the user's data; a table has three more (TAB
              not are widened to one that holds every value (`delta_type`).
 Inference    A value has a type (64-bit integers, doubles, booleans, text, arrays, structs); two
              rows of one column have the narrowest type that holds both (`merge_types`); what holds
-             nothing but nulls is text. Text that looks like a time stays text: a later row might
-             not look so. Give a schema for times, decimals and larger integers.
+             nothing but nulls is text. Types of Arrow that are one type of Delta are that one;
+             integers and decimals have a decimal, if 38 digits hold both, and else text. Text that
+             looks like a time stays text: a later row might not look so. Give a schema for times,
+             decimals and larger integers.
 Bounds       What files hold decides what is inferred, so that is bounded: arrays and structs
              LEVELS_MAX deep, what is deeper being text; FIELDS_MAX columns and fields in them,
              what comes later being rescued. A schema that somebody gives is not. Rows are read so
@@ -24,6 +26,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import CorruptError, InvalidError
+from penstock.spark.ingest.kinds import is_list
 
 FILE = "_file"
 POSITION = "_position"
@@ -77,7 +80,7 @@ def delta_type(kind: pa.DataType) -> pa.DataType:
         return pa.struct(fields) if fields else pa.string()
     if types.is_map(kind):
         return pa.map_(delta_type(kind.key_type), delta_type(kind.item_type))
-    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(pa.field("element", delta_type(kind.value_type)))
     if kind in _AS_THEY_ARE:
         return kind
@@ -139,16 +142,11 @@ def shallow(kind: pa.DataType, levels: int = LEVELS_MAX) -> pa.DataType:
         return pa.string()
     if pa.types.is_struct(kind):
         return pa.struct([each.with_type(shallow(each.type, levels - 1)) for each in kind])
-    if pa.types.is_list(kind):
+    if is_list(kind):
         return pa.list_(kind.value_field.with_type(shallow(kind.value_type, levels - 1)))
     if pa.types.is_map(kind):
         return pa.map_(kind.key_type, shallow(kind.item_type, levels - 1))
-    return kind if _depth(kind) <= levels else pa.string()  # the rare kinds of lists
-
-
-def _depth(kind: pa.DataType) -> int:
-    children = [kind.field(at).type for at in range(kind.num_fields)]
-    return 1 + max(map(_depth, children)) if children else 0
+    return pa.string()  # unions and the like
 
 
 def fitting(fields: Iterable[pa.Field], known: pa.Schema) -> list[pa.Field]:
@@ -206,10 +204,19 @@ def merge_types(left: pa.DataType, right: pa.DataType) -> pa.DataType:
         return right
     if types.is_struct(left) and types.is_struct(right):
         return _merge_structs(left, right)
-    if types.is_list(left) and types.is_list(right):
+    if is_list(left) and is_list(right):
         return pa.list_(pa.field("element", merge_types(left.value_type, right.value_type)))
+    if types.is_map(left) and types.is_map(right):
+        keys = merge_types(left.key_type, right.key_type)
+        return pa.map_(keys, merge_types(left.item_type, right.item_type))
+    # Files of one table may have different types of Arrow that are one type of Delta.
+    left, right = delta_type(left), delta_type(right)
+    if left == right:
+        return left
     if _is_number(left) and _is_number(right):
         return _wider(left, right)
+    if _is_exact(left) and _is_exact(right):
+        return _wider_decimal(left, right)
     return pa.string()
 
 
@@ -238,6 +245,24 @@ def _wider(left: pa.DataType, right: pa.DataType) -> pa.DataType:
     if pa.types.is_floating(left) == pa.types.is_floating(right):
         return left if left.bit_width >= right.bit_width else right
     return pa.float64()
+
+
+def _is_exact(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_decimal(kind))
+
+
+def _wider_decimal(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    (before, behind), (others_before, others_behind) = _digits(left), _digits(right)
+    scale = max(behind, others_behind)
+    precision = max(before, others_before) + scale
+    return pa.decimal128(precision, scale) if precision <= 38 else pa.string()
+
+
+def _digits(kind: pa.DataType) -> tuple[int, int]:
+    """Before the point and behind it."""
+    if pa.types.is_decimal(kind):
+        return kind.precision - kind.scale, kind.scale
+    return len(str(2 ** (kind.bit_width - 1))), 0
 
 
 def widens(stored: pa.Schema, wanted: pa.Schema) -> bool:

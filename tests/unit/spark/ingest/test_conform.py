@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import itertools
 import json
 from typing import Any
 
@@ -88,6 +89,60 @@ def test_types_merge_to_the_narrowest_that_holds_both() -> None:
         [("a", pa.int64()), ("b", pa.bool_())]
     )
     assert delta_type(pa.duration("s")) == pa.string()
+
+
+ONE_OF_DELTA: list[tuple[pa.DataType, pa.DataType, pa.DataType]] = [
+    (pa.list_(pa.int64()), pa.large_list(pa.int64()), pa.list_(pa.int64())),
+    (pa.list_(pa.int64()), pa.list_(pa.int64(), 3), pa.list_(pa.int64())),
+    (pa.list_(pa.int64()), pa.list_view(pa.int64()), pa.list_(pa.int64())),
+    (
+        pa.map_(pa.string(), pa.int64()),
+        pa.map_(pa.large_string(), pa.int32()),
+        pa.map_(pa.string(), pa.int64()),
+    ),
+    (pa.binary(), pa.large_binary(), pa.binary()),
+    (pa.binary(), pa.binary(16), pa.binary()),
+    (pa.string(), pa.dictionary(pa.int32(), pa.large_string()), pa.string()),
+    (pa.timestamp("us"), pa.timestamp("ns"), pa.timestamp("us")),
+    (
+        pa.timestamp("us", "UTC"),
+        pa.timestamp("ms", "Europe/Berlin"),
+        pa.timestamp("us", "UTC"),
+    ),
+    (pa.timestamp("us"), pa.timestamp("us", "UTC"), pa.string()),
+    (pa.date32(), pa.date64(), pa.date32()),
+    (pa.decimal128(10, 2), pa.decimal128(12, 2), pa.decimal128(12, 2)),
+    (pa.decimal128(10, 2), pa.decimal128(9, 4), pa.decimal128(12, 4)),
+    (pa.decimal128(38, 0), pa.decimal128(4, 2), pa.string()),
+    (pa.decimal128(10, 2), pa.int32(), pa.decimal128(12, 2)),
+    (pa.decimal128(10, 2), pa.float64(), pa.string()),
+    (pa.uint64(), pa.int64(), pa.decimal128(20, 0)),
+    (pa.uint32(), pa.int32(), pa.int64()),
+    (pa.null(), pa.large_list(pa.null()), pa.list_(pa.string())),
+    (pa.large_list(pa.null()), pa.list_(pa.uint8()), pa.list_(pa.int16())),
+    (
+        pa.struct([("a", pa.large_string())]),
+        pa.struct([("a", pa.string()), ("b", pa.null())]),
+        pa.struct([("a", pa.string()), ("b", pa.string())]),
+    ),
+]
+
+
+@pytest.mark.parametrize(("left", "right", "both"), ONE_OF_DELTA)
+def test_types_that_are_one_in_delta_merge_to_it(
+    left: pa.DataType, right: pa.DataType, both: pa.DataType
+) -> None:
+    for found in (merge_types(left, right), merge_types(right, left)):
+        assert delta_type(found) == delta_type(both)
+
+
+def test_the_merged_type_does_not_depend_on_the_order() -> None:
+    kinds = {kind for left, right, _ in ONE_OF_DELTA for kind in (left, right)}
+    flat = [kind for kind in kinds if not pa.types.is_struct(kind)]
+    for left, middle, right in itertools.product(flat, repeat=3):
+        one = merge_types(merge_types(left, middle), right)
+        other = merge_types(left, merge_types(middle, right))
+        assert delta_type(one) == delta_type(other), (left, middle, right)
 
 
 # -- a value is as it was, or it is rescued

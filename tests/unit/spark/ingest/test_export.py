@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import FencedError, PenstockError, UnavailableError
+import penstock
+from penstock.errors import ConflictError, FencedError, PenstockError, UnavailableError
 from penstock.source.queueport import Received
 from penstock.spark.ingest.delta import DeltaTarget
 from unit.spark.ingest.world import InProcessSpark, World
@@ -152,3 +154,33 @@ def test_an_acknowledgement_that_meets_no_broker_ends_nothing(
     world.clock.moved += 200
     assert world.ingest().run(once=True).duplicates == 1
     assert len(world.queue) == 0
+
+
+def test_a_location_restored_without_its_table_is_refused_at_once_and_told_why(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.write("a.json", {"id": 1})
+    world.ingest(schema=ID).run(once=True)
+    world.database.close()
+    shutil.copytree(world.location, world.folder / "backup")
+    world.database = penstock.open(world.location)
+    world.write("b.json", {"id": 2})
+    world.ingest(schema=ID).run(once=True)
+    world.database.close()
+    shutil.rmtree(world.location)
+    shutil.copytree(world.folder / "backup", world.location)
+    world.database = penstock.open(world.location)
+    tries: list[int] = []
+    export_some = DeltaTarget._export_some
+
+    def counted(self: DeltaTarget, *rest: Any) -> int:
+        tries.append(1)
+        assert len(tries) < 3
+        return export_some(self, *rest)
+
+    monkeypatch.setattr(DeltaTarget, "_export_some", counted)
+    with pytest.raises(ConflictError, match="the table is newer than the location") as refused:
+        world.ingest(schema=ID).run(once=True)
+    assert "was the location restored?" in str(refused.value.hint)
+    assert len(tries) == 1
+    assert world.ids() == [1, 2]

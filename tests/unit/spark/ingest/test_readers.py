@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import json
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from penstock.spark.ingest import readers
 from penstock.spark.ingest.files import stat
 from penstock.spark.ingest.pieces import Piece
 from penstock.spark.ingest.readers import PieceReader, Reading, row_group_bytes
-from penstock.spark.ingest.schema import TEXT
+from penstock.spark.ingest.schema import TEXT, delta_type, settle
 
 TEXTS = Reading("text")
 JSON = Reading("json")
@@ -229,3 +231,94 @@ def test_a_column_too_deep_to_be_written_out_is_refused(tmp_path: Path) -> None:
     reader = PieceReader(Piece(0, "file:///a.parquet"), PARQUET)
     with pytest.raises(InvalidError, match="too deep"):
         reader._conform(batch, ID)
+
+
+# -- Parquet: types that other writers choose
+
+LOCAL, INSTANT = pa.timestamp("us"), pa.timestamp("us", tz="UTC")
+MOMENTS = [datetime.fromisoformat(at) for at in ("2024-01-01T12:00", "9999-12-31", "0001-01-01")]
+#: Of each type one value, made of a moment.
+AROUND: dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], Any]]] = {
+    "flat": (lambda kind: kind, lambda value: value),
+    "list": (lambda kind: pa.list_(pa.field("element", kind)), lambda value: [value, None]),
+    "large": (lambda kind: pa.large_list(kind), lambda value: [value]),
+    "struct": (
+        lambda kind: pa.struct([("n", pa.int64()), pa.field("at", kind, nullable=False)]),
+        lambda value: {"n": 1, "at": value},
+    ),
+    "map": (lambda kind: pa.map_(kind, kind), lambda value: [(value, value)]),
+    "deep": (
+        lambda kind: pa.list_(pa.field("element", pa.struct([("at", pa.list_(kind))]))),
+        lambda value: [{"at": [value]}],
+    ),
+}
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_int96_is_an_instant_of_any_year(tmp_path: Path, stored: bool) -> None:
+    """Spark writes its TIMESTAMP so, unless it is told otherwise."""
+    given = {
+        name: pa.array([wrap(at) for at in MOMENTS], kind(LOCAL))
+        for name, (kind, wrap) in AROUND.items()
+    }
+    ids = pa.array(range(3))
+    # Which leaf is which must not be confused by columns of another sort before them.
+    table = pa.table({"uuid": pa.array([b"x" * 16] * 3, pa.uuid()), "id": ids, **given, "end": ids})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table, path, use_deprecated_int96_timestamps=True, store_schema=stored)
+    piece = Piece(0, f"file://{path}")
+    inferred = settle(PieceReader(piece, PARQUET).infer())
+    wanted = {name: delta_type(kind(INSTANT)) for name, (kind, _) in AROUND.items()}
+    assert {name: inferred.field(name).type for name in AROUND} == wanted
+    rows, _ = read(piece, PARQUET, inferred)
+    for row, at in zip(rows, MOMENTS, strict=True):
+        instant = at.replace(tzinfo=UTC)
+        assert {name: row[name] for name in AROUND} == {
+            name: wrap(instant) for name, (_, wrap) in AROUND.items()
+        }
+        assert row["_rescued_data"] is None
+    rows, _ = read(piece, PARQUET, pa.schema([("flat", LOCAL)]))
+    assert [row["flat"] for row in rows] == [None] * 3  # it is no time without a zone
+    assert json.loads(rows[1]["_rescued_data"])["flat"] == "9999-12-31T00:00:00+00:00"
+
+
+def test_times_that_are_not_int96_have_the_zone_that_they_have(tmp_path: Path) -> None:
+    table = pa.table({"local": pa.array(MOMENTS, LOCAL), "instant": pa.array(MOMENTS, INSTANT)})
+    assert settle(PieceReader(parquet(tmp_path, table), PARQUET).infer()) == table.schema
+
+
+VIEWS: list[tuple[pa.DataType, pa.DataType, Any]] = [
+    (pa.string_view(), pa.string(), "x" * 20),
+    (pa.binary_view(), pa.binary(), b"x" * 20),
+    (pa.struct([("a", pa.string_view())]), pa.struct([("a", pa.string())]), {"a": "x"}),
+    (pa.list_(pa.string_view()), pa.list_(pa.string()), ["x", None]),
+    (pa.large_list(pa.binary_view()), pa.list_(pa.binary()), [b"x", None]),
+    (pa.list_(pa.string_view(), 1), pa.list_(pa.string()), ["x"]),
+    (pa.map_(pa.string_view(), pa.string_view()), pa.map_(pa.string(), pa.string()), [("x", "y")]),
+    (
+        pa.list_(pa.map_(pa.string_view(), pa.string_view())),
+        pa.list_(pa.map_(pa.string(), pa.string())),
+        [[("x", "y")]],
+    ),
+    (pa.json_(pa.string_view()), pa.string(), '{"a": 1}'),
+    (pa.list_view(pa.int64()), pa.list_(pa.int64()), [1, 2]),
+    (pa.list_view(pa.string_view()), pa.list_(pa.string()), ["x", None]),
+    (pa.large_list_view(pa.string_view()), pa.list_(pa.string()), ["x"]),
+    (pa.list_(pa.list_view(pa.string())), pa.list_(pa.list_(pa.string())), [["x"], None]),
+]
+
+
+@pytest.mark.parametrize(("kind", "wanted", "value"), VIEWS, ids=lambda each: str(each)[:40])
+def test_views_of_arrow_are_texts_bytes_and_lists(
+    tmp_path: Path, kind: pa.DataType, wanted: pa.DataType, value: Any
+) -> None:
+    table = pa.table({"id": range(4), "x": pa.array([value, None, value, None], kind)})
+    piece = parquet(tmp_path, table)
+    inferred = settle(PieceReader(piece, PARQUET).infer())
+    assert inferred.field("x").type == delta_type(wanted)
+    rows, _ = read(piece, PARQUET, inferred)
+    assert [row["x"] for row in rows] == [value, None, value, None]
+    assert [row["_rescued_data"] for row in rows] == [None] * 4
+    # And those that are rescued, of a column that the table has not.
+    rows, _ = read(piece, PARQUET, ID)
+    assert [row["_rescued_data"] is None for row in rows] == [False, True, False, True]
