@@ -274,6 +274,14 @@ def test_reading_makes_no_location(spark: SparkSession, tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_task_where_the_location_is_missing_fails_and_makes_none(tmp_path: Path) -> None:
+    """A node where the folder is not mounted would give no rows."""
+    given = {"location": str(tmp_path / "unmounted"), "messages": "true"}
+    with pytest.raises(penstock.NotFoundError, match="there is no such folder"):
+        list(read_part(read_options(given, streaming=False), Chosen(), Part("r", 0, 0, 20)))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_columns_are_what_they_are(spark: SparkSession, db: penstock.Database) -> None:
     db.stream("s").write(b"x")
     reader = spark.read.format("penstock").option("location", db.location).option("stream", "s")

@@ -9,8 +9,13 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import penstock
+from penstock.log.catalogue import stream_name
+from penstock.spark.options import read_options
+from penstock.spark.planning import Part
+from penstock.spark.reader import StreamReader
 from spark.tables import copy, load_stream
 
 
@@ -133,6 +138,65 @@ def test_a_stream_that_was_made_again_is_another_one(
     skipping = doubled(spark, db, failOnDataLoss="false")
     copy(skipping, place(db), tmp_path / "c", stream="out")
     assert data_of(db) == expected(0, 10) + expected(50, 53)
+
+
+def stream_reader(location: object, **options: str) -> StreamReader:
+    given = {"location": str(location), "stream": "in", **options}
+    return StreamReader(read_options(given, streaming=True))
+
+
+def evicted(db: penstock.Database) -> int:
+    return sum(told.total_evicted for told in db.bulk.progress() if told.kind == "read")
+
+
+@pytest.mark.parametrize("fail", ["true", "false"])
+def test_a_query_whose_location_is_gone_makes_none_and_goes_on_nowhere(
+    tmp_path: Path, fail: str
+) -> None:
+    """In an empty one it would begin at offset 0, and again when the folder is mounted again."""
+    reader = stream_reader(tmp_path / "unmounted", failOnDataLoss=fail)
+    with pytest.raises(penstock.NotFoundError, match="no such folder"):
+        reader.latestOffset({"log": 7, "offset": 10}, ReadAllAvailable())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_location_that_is_older_than_the_checkpoint_is_told(db: penstock.Database) -> None:
+    """A folder put back from a copy gives the offsets that were read out again."""
+    write(db, 0, 50)
+    log = db.bulk.log_size(stream_name("in")).log_id
+    low, read, ahead = ({"log": log, "offset": offset} for offset in (40, 50, 100))
+    strict = stream_reader(db.location)
+    with pytest.raises(penstock.InvalidError, match="ends at offset 50, and was read up to 100"):
+        strict.latestOffset(ahead, ReadAllAvailable())
+    with pytest.raises(penstock.InvalidError, match="ends at offset 50, and was read up to 100"):
+        strict.partitions(low, ahead)
+    skipping = stream_reader(db.location, failOnDataLoss="false")
+    assert skipping.latestOffset(ahead, ReadAllAvailable()) == read
+    assert skipping.partitions(ahead, read) == []
+    (part,) = skipping.partitions(low, ahead)
+    assert isinstance(part, Part)
+    assert (part.low, part.high) == (40, 50)
+    assert evicted(db) == 50
+
+
+def test_a_start_that_is_to_come_is_waited_for(db: penstock.Database) -> None:
+    write(db, 0, 50)
+    reader = stream_reader(db.location, startingOffsets="100")
+    start = reader.initialOffset()
+    assert start["offset"] == 100
+    assert reader.latestOffset(start, ReadAllAvailable()) == start
+    assert reader.partitions(start, start) == []
+    assert evicted(db) == 0
+
+
+def test_a_batch_of_a_stream_that_was_deleted_is_counted_as_lost(db: penstock.Database) -> None:
+    write(db, 0, 50)
+    reader = stream_reader(db.location, startingOffsets="earliest", failOnDataLoss="false")
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, ReadAllAvailable())
+    db.stream("in").delete()
+    assert reader.partitions(start, end) == []
+    assert evicted(db) == 50
 
 
 def test_messages_are_read_and_published_as_they_come(

@@ -36,6 +36,8 @@ from penstock.log.batch import NODE_ENTRIES
 from penstock.queue.statecolumns import PageRange
 from penstock.spark.options import Edge, ReadOptions, Source
 from penstock.spark.schema import TAG_COLUMNS
+from penstock.store.folder import require_location
+from penstock.store.location import folder_of
 from penstock.words import counted
 
 #: A read that is not larger comes through the broker.
@@ -202,6 +204,13 @@ def _edges(options: ReadOptions, low: int, high: int) -> list[int]:
     # Along the borders of full nodes: two tasks would both open one that lies over theirs.
     first = low // NODE_ENTRIES * NODE_ENTRIES
     return [low, *(edge for edge in range(first + step, high, step) if edge > low), high]
+
+
+def check_there(options: ReadOptions) -> None:
+    """A read makes no location: one that is misspelt, or not mounted here, would be empty."""
+    folder = None if "://" in options.location else folder_of(options.location)
+    if folder is not None:
+        require_location(folder)
 
 
 def check_lost(options: ReadOptions, low: int, first: int) -> int:

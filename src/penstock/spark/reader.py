@@ -45,13 +45,12 @@ from penstock.spark.planning import (
     Chosen,
     Part,
     check_lost,
+    check_there,
     plan_log,
     resolve,
 )
 from penstock.spark.reading import read_part
 from penstock.spark.ship import shipped
-from penstock.store.folder import require_location
-from penstock.store.location import folder_of
 
 #: The number of the part that tells what was evicted before any task could read it.
 _BEFORE = (1 << 31) - 1
@@ -130,13 +129,6 @@ class FilteringReader(BatchReader):
         return self._chosen.left
 
 
-def check_there(options: ReadOptions) -> None:
-    """A read makes no location: a misspelt one would be empty."""
-    folder = None if "://" in options.location else folder_of(options.location)
-    if folder is not None:
-        require_location(folder)
-
-
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -154,10 +146,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return database(self._options.location).bulk
 
     def _size(self) -> LogSize:
+        # Each time: in an empty one, made where a folder is not mounted, the query would go on at
+        # offset 0, and read everything again when the folder is back.
+        check_there(self._options)
         return self._bulk.log_size(self._options.source.log)
 
     def initialOffset(self) -> dict[str, int]:  # noqa: N802
-        check_there(self._options)
         options, size = self._options, self._size()
         starting = "latest" if options.starting is None else options.starting
         return _offset(size, resolve(starting, self._bulk, options.source, size))
@@ -193,10 +187,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _offset(size, size.next)
 
     def _begin(self, start: dict[str, int], size: LogSize) -> tuple[int, bool]:
-        """Where a batch begins; and whether that is in another log than the last one's."""
+        """Where a batch begins; and whether that is somewhere else than where the last one ended:
+        in another log, or in one that was put back."""
         log_id, begin = start["log"], start["offset"]
         if log_id in (0, size.log_id):
-            return begin, False
+            # One that the options name may be to come.
+            if begin <= size.next or begin == self._options.starting:
+                return begin, False
+            self._check_end(begin, size)
+            return size.next, True
         if self._options.fail_on_data_loss:
             raise InvalidError(
                 f"{self._options.source} was deleted since offset {begin} was read",
@@ -205,20 +204,38 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         return 0, True
 
+    def _check_end(self, read: int, size: LogSize) -> None:
+        """Offsets never fall, so a log that ends below what was read is an older copy of itself."""
+        if read > size.next and self._options.fail_on_data_loss:
+            raise InvalidError(
+                f"{self._options.source} ends at offset {size.next}, and was read up to {read}: "
+                "its location is older than the query's checkpoint",
+                hint="begin with a new checkpoint; of a stream or topic, failOnDataLoss set to "
+                "false goes on with what comes from now on",
+            )
+
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         options, bulk, size = self._options, self._bulk, self._size()
         if end["log"] != size.log_id:
             # Planned before the stream was deleted: what it held is gone.
-            check_lost(options, start["offset"], end["offset"])
+            lost = check_lost(options, start["offset"], end["offset"])
+            self._tell_lost(lost)
             return []
-        low, high = self._begin(start, size)[0], end["offset"]
-        lost = check_lost(options, low, min(size.first, high))
-        self._batches += 1
-        _tell_lost(bulk, options, self._read, lost, self._batches)
+        low = self._begin(start, size)[0]
+        if end["offset"] <= low:
+            return []
+        self._check_end(end["offset"], size)
+        high = min(end["offset"], size.next)
+        lost = check_lost(options, low, min(size.first, high)) + end["offset"] - high
+        self._tell_lost(lost)
         parts = plan_log(options, bulk, self._read, size, max(low, min(size.first, high)), high)
         if parts and parts[0].checkpoint is not None:
             self._checkpoints[high] = parts[0].checkpoint.id
         return list(parts)
+
+    def _tell_lost(self, lost: int) -> None:
+        self._batches += 1
+        _tell_lost(self._bulk, self._options, self._read, lost, self._batches)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Part):

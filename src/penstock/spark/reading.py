@@ -29,7 +29,7 @@ from penstock.queue.messagecolumns import message_columns
 from penstock.queue.statecolumns import state_columns
 from penstock.spark.handles import database
 from penstock.spark.options import ReadOptions
-from penstock.spark.planning import CHECKPOINT_MS, Chosen, Part, check_lost
+from penstock.spark.planning import CHECKPOINT_MS, Chosen, Part, check_lost, check_there
 from penstock.spark.schema import shown
 from penstock.spark.writer import BATCH_ID, QUERY_ID
 from penstock.store.objects import open_objects
@@ -46,6 +46,7 @@ class TaskCounts(Counts):
 
 
 def read_part(options: ReadOptions, chosen: Chosen, part: Part) -> Iterator[pa.RecordBatch]:
+    check_there(options)  # on this node, too
     bulk = database(options.location).bulk
     count = TaskCounts(end=part.low)
     for batch in _batches(options, chosen, part, bulk, count):
