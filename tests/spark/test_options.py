@@ -6,9 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from pyspark.sql.types import StructField, StructType
 
 from penstock.errors import InvalidError
 from penstock.spark.options import read_options, write_options
+from penstock.spark.source import PenstockSource
 
 HERE = {"location": "./data"}
 
@@ -43,6 +45,7 @@ def test_an_edge_is_a_word_an_offset_or_a_time(text: str, edge: object) -> None:
     ("given", "message"),
     [
         ({"stream": "s"}, "which location"),
+        ({"location": "./data", "path": "./other", "stream": "s"}, "and the path is"),
         ({"location": "memory://x", "stream": "s"}, "several"),
         ({"location": "s3://b/x", "stream": "s"}, "a bucket has one broker"),
         (HERE, "one of stream, topic, messages and queue"),
@@ -135,3 +138,12 @@ def test_an_option_that_would_do_nothing_is_refused(
     read_options(given, streaming=streaming)
     with pytest.raises(InvalidError, match=f"(?i){option}"):
         read_options({**given, option: value}, streaming=streaming)
+
+
+def test_columns_that_may_be_null_are_others() -> None:
+    """Else each task would fail, with a sentence that is not about this."""
+    source = PenstockSource({**HERE, "stream": "s"})
+    own = source.schema()
+    source.reader(own)
+    with pytest.raises(InvalidError, match="the columns are offset bigint not null, time"):
+        source.reader(StructType([StructField(each.name, each.dataType) for each in own.fields]))

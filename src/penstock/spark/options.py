@@ -163,11 +163,17 @@ def _known(given: Mapping[str, str], names: set[str]) -> dict[str, str]:
 
 
 def _location(options: Mapping[str, str]) -> str:
-    location = options.get("location") or options.get("path") or ""
-    if not location:
+    given = [options[name] for name in ("location", "path") if options.get(name)]
+    if not given:
         raise InvalidError("which location?", hint='.option("location", "./data")')
     # Relative to where the driver's JVM was started; executors have folders of their own.
-    return shared_place(location)
+    location, *others = map(shared_place, given)
+    if others not in ([], [location]):
+        raise InvalidError(
+            f"location is {location}, and the path is {others[0]}",
+            hint="give one of them; load(path), save(path) and start(path) name a location too",
+        )
+    return location
 
 
 def _source(options: Mapping[str, str]) -> Source:

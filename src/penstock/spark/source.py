@@ -24,12 +24,20 @@ from penstock.spark.writer import BatchWriter, StreamWriter
 
 
 def _check_schema(options: ReadOptions, given: StructType) -> None:
+    """Also whether columns may be null: Spark's tasks compare that with what they get."""
     own = schema_of(options)
-    if given.simpleString() != own.simpleString():
+    if _columns(given) != _columns(own):
         raise InvalidError(
-            f"the columns are {own.simpleString()}, not {given.simpleString()}",
+            f"the columns are {_columns(own)}, not {_columns(given)}",
             hint="leave .schema() out, and select what you need",
         )
+
+
+def _columns(schema: StructType) -> str:
+    return ", ".join(
+        f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' not null'}"
+        for field in schema.fields
+    )
 
 
 class PenstockSource(DataSource):
