@@ -163,8 +163,8 @@ def test_a_query_whose_location_is_gone_makes_none_and_goes_on_nowhere(
 def test_a_location_that_is_older_than_the_checkpoint_is_told(db: penstock.Database) -> None:
     """A folder put back from a copy gives the offsets that were read out again."""
     write(db, 0, 50)
-    log = db.bulk.log_size(stream_name("in")).log_id
-    low, read, ahead = ({"log": log, "offset": offset} for offset in (40, 50, 100))
+    read = stream_reader(db.location).reportLatestOffset()
+    low, ahead = read | {"offset": 40}, read | {"offset": 100}
     strict = stream_reader(db.location)
     with pytest.raises(penstock.InvalidError, match="ends at offset 50, and was read up to 100"):
         strict.latestOffset(ahead, ReadAllAvailable())
@@ -177,6 +177,39 @@ def test_a_location_that_is_older_than_the_checkpoint_is_told(db: penstock.Datab
     assert isinstance(part, Part)
     assert (part.low, part.high) == (40, 50)
     assert evicted(db) == 50
+
+
+def test_a_location_that_was_made_anew_is_another_one(
+    db: penstock.Database, tmp_path: Path
+) -> None:
+    """Its first stream has the id that the first one of the old location had."""
+    write(db, 0, 50)
+    first = stream_reader(db.location, startingOffsets="earliest")
+    start = first.initialOffset()
+    read = first.latestOffset(start, ReadAllAvailable())
+    with penstock.open(tmp_path / "anew") as anew:
+        write(anew, 0, 80)
+        strict = stream_reader(anew.location)
+        with pytest.raises(penstock.InvalidError, match="was deleted since offset 50 was read"):
+            strict.latestOffset(read, ReadAllAvailable())
+        with pytest.raises(penstock.InvalidError, match="50 entries of stream in"):
+            strict.partitions(start, read)
+        skipping = stream_reader(anew.location, failOnDataLoss="false")
+        end = skipping.latestOffset(read, ReadAllAvailable())
+        (part,) = skipping.partitions(read, end)
+        assert isinstance(part, Part)
+        assert (part.low, part.high) == (0, 80)
+
+
+def test_offsets_of_a_checkpoint_that_do_not_say_when_their_log_was_made_are_taken(
+    db: penstock.Database,
+) -> None:
+    write(db, 0, 50)
+    reader = stream_reader(db.location)
+    log = db.bulk.log_size(stream_name("in")).log_id
+    (part,) = reader.partitions({"log": log, "offset": 10}, {"log": log, "offset": 50})
+    assert isinstance(part, Part)
+    assert (part.low, part.high) == (10, 50)
 
 
 def test_a_start_that_is_to_come_is_waited_for(db: penstock.Database) -> None:

@@ -25,7 +25,7 @@ from penstock.codec.keys import Kind, Scope, once_key
 from penstock.codec.node import Body
 from penstock.codec.scalars import I64_MAX
 from penstock.errors import InvalidError
-from penstock.log.catalogue import LogName, open_target
+from penstock.log.catalogue import LogName, load_name, open_target
 from penstock.log.columns import Counts, column_schema, columns
 from penstock.log.link import link_step
 from penstock.log.producer import check_produced
@@ -64,6 +64,8 @@ class LogSize(msgspec.Struct, frozen=True):
     first: int
     next: int
     stored_bytes: int
+    #: When it was made: ids begin anew in another location, so an id alone does not name a log.
+    made_ms: int = 0
 
     @property
     def mean_bytes(self) -> float:
@@ -207,10 +209,13 @@ class Bulk:
         """Of a stream, or (None) of the published messages; all 0 where there is none yet."""
 
         async def query(view: Shown) -> LogSize:
-            state = await open_target(view, name or METADATA)
-            if state is None:
+            named = (await load_name(view, name or METADATA)).row
+            state = None if named is None else await open_target(view, named.id)
+            if named is None or state is None:
                 return LogSize(0, 0, 0, 0)
-            return LogSize(state.log_id, state.first, state.next, state.stored_bytes)
+            return LogSize(
+                state.log_id, state.first, state.next, state.stored_bytes, named.created_at_ms
+            )
 
         return await self._committer.read(query)
 

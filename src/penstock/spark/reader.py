@@ -2,8 +2,8 @@
 
 Contract     A batch read fixes its edges when it is planned. A streaming one gives ranges of
              offsets that never change, so that a batch that Spark repeats is the same; its offsets
-             in Spark's progress are {"log": id of the log, "offset": the next one}, and what is
-             there beyond them is `latestOffset`: the difference is the lag.
+             in Spark's progress are {"log": id of the log, "made": when it was made, "offset": the
+             next one}, and what is there beyond them is `latestOffset`: the difference is the lag.
 Processes    Planners come and go; the streaming reader lives beside the driver for as long as the
              query; `read` runs in the workers. The objects here are pickled from one to the other.
 """
@@ -54,6 +54,10 @@ from penstock.spark.ship import shipped
 
 #: The number of the part that tells what was evicted before any task could read it.
 _BEFORE = (1 << 31) - 1
+_GO_ON = (
+    "begin with a new checkpoint; of a stream or topic, failOnDataLoss set to false goes on with "
+    "what is there now"
+)
 
 
 def _read_id() -> str:
@@ -189,8 +193,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(self, start: dict[str, int], size: LogSize) -> tuple[int, bool]:
         """Where a batch begins; and whether that is somewhere else than where the last one ended:
         in another log, or in one that was put back."""
-        log_id, begin = start["log"], start["offset"]
-        if log_id in (0, size.log_id):
+        begin = start["offset"]
+        if start["log"] == 0 or _is_of(start, size):
             # One that the options name may be to come.
             if begin <= size.next or begin == self._options.starting:
                 return begin, False
@@ -199,8 +203,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.fail_on_data_loss:
             raise InvalidError(
                 f"{self._options.source} was deleted since offset {begin} was read",
-                hint="begin with a new checkpoint, or set failOnDataLoss to false to go on with "
-                "what is there now",
+                hint=_GO_ON,
             )
         return 0, True
 
@@ -210,13 +213,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise InvalidError(
                 f"{self._options.source} ends at offset {size.next}, and was read up to {read}: "
                 "its location is older than the query's checkpoint",
-                hint="begin with a new checkpoint; of a stream or topic, failOnDataLoss set to "
-                "false goes on with what comes from now on",
+                hint=_GO_ON,
             )
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         options, bulk, size = self._options, self._bulk, self._size()
-        if end["log"] != size.log_id:
+        if not _is_of(end, size):
             # Planned before the stream was deleted: what it held is gone.
             lost = check_lost(options, start["offset"], end["offset"])
             self._tell_lost(lost)
@@ -260,4 +262,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _offset(size: LogSize, offset: int) -> dict[str, int]:
-    return {"log": size.log_id, "offset": offset}
+    return {"log": size.log_id, "made": size.made_ms, "offset": offset}
+
+
+def _is_of(offset: dict[str, int], size: LogSize) -> bool:
+    """Whether it is one of this log, and not of one with its name or its id."""
+    return offset["log"] == size.log_id and offset.get("made", size.made_ms) == size.made_ms

@@ -37,7 +37,7 @@ BULK_COMMANDS = (
         ("DROP", "MAKE", "RENEW"),
     ),
     _bulk(
-        "SIZE", -2, ("readonly",), "Shows id, first and next offset and bytes of a log.",
+        "SIZE", -2, ("readonly",), "Shows id, first and next offset, bytes and birth of a log.",
         "STREAM key|TOPIC name|MESSAGES",
     ),
     _bulk(
