@@ -115,7 +115,7 @@ class Work:
         context = TaskContext.get()
         if self.once and context is not None and context.attemptNumber() > 0:
             raise InvalidError("at_most_once: a task that failed is not repeated")
-        task = Task(self, part, database(self.location).bulk)
+        task = Task(self, part, database(self.location, waits=True).bulk)
         _freeze()
         yield task.run()
 

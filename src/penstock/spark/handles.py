@@ -3,7 +3,8 @@
 Contract     `database(location)` gives the one handle of this process for a location; it is opened
              at the first use and closed when the process ends. These processes come and go with
              Spark's tasks, so none of them ever becomes the broker (`broker="outside"`): who finds
-             none starts one of its own, which stays while anybody uses it. `shared_place` refuses
+             none starts one of its own, which stays while anybody uses it. Who comes after somebody
+             that reached the broker (`waits`) opens again while it is away. `shared_place` refuses
              what cannot be had that way: of a bucket each of them would be the broker, and put an
              end to the others and to whoever serves it.
 """
@@ -11,11 +12,14 @@ Contract     `database(location)` gives the one handle of this process for a loc
 from __future__ import annotations
 
 import os
+import threading
 
 import penstock
 from penstock.client.database import Database
+from penstock.client.places import AGAIN_SECONDS, SCHEME
 from penstock.client.session import DEADLINE_SECONDS
-from penstock.errors import InvalidError
+from penstock.clock import SystemClock
+from penstock.errors import InvalidError, UnavailableError
 from penstock.store.location import folder_of
 
 #: A task waits longer than an application would: a broker that was killed must come back first.
@@ -26,7 +30,7 @@ _open: dict[tuple[int, str], Database] = {}
 
 def shared_place(location: str) -> str:
     """The location, of a folder its whole path: Spark's processes are in folders of their own."""
-    if location.startswith("penstock://"):
+    if location.startswith(SCHEME):
         return location
     folder = folder_of(location)
     if folder is not None:
@@ -42,11 +46,30 @@ def shared_place(location: str) -> str:
     )
 
 
-def database(location: str) -> Database:
+def reach(location: str) -> None:
+    """For the driver: an address that is wrong is told at once, and not when tasks have waited."""
+    if location.startswith(SCHEME):
+        database(location)
+
+
+def database(location: str, *, waits: bool = False) -> Database:
     # Spark's workers are forks of a process that may have had handles of its own.
     key = (os.getpid(), location)
     found = _open.get(key)
     if found is None:
-        found = penstock.open(location, broker="outside", deadline=_DEADLINE_SECONDS)
-        _open[key] = found
+        # The broker of a folder is waited for, or started, by the opening itself.
+        away = waits and location.startswith(SCHEME)
+        found = _open[key] = _opened(location, DEADLINE_SECONDS if away else 0.0)
     return found
+
+
+def _opened(location: str, seconds: float) -> Database:
+    clock, never = SystemClock(), threading.Event()
+    until = clock.monotonic() + seconds
+    while True:
+        try:
+            return penstock.open(location, broker="outside", deadline=_DEADLINE_SECONDS)
+        except UnavailableError:
+            if clock.monotonic() >= until:
+                raise
+        never.wait(AGAIN_SECONDS)

@@ -47,7 +47,7 @@ class TaskCounts(Counts):
 
 def read_part(options: ReadOptions, chosen: Chosen, part: Part) -> Iterator[pa.RecordBatch]:
     check_there(options)  # on this node, too
-    bulk = database(options.location).bulk
+    bulk = database(options.location, waits=True).bulk
     count = TaskCounts(end=part.low)
     for batch in _batches(options, chosen, part, bulk, count):
         check_lost(options, part.low, part.low + count.evicted)

@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidError
+from penstock.spark.handles import reach
 from penstock.spark.options import ReadOptions, read_options, write_options
 from penstock.spark.reader import BatchReader, FilteringReader, StreamReader
 from penstock.spark.schema import schema_of
@@ -65,7 +66,9 @@ class PenstockSource(DataSource):
             raise InvalidError(
                 "entries are appended, what is there is never overwritten", hint='.mode("append")'
             )
-        return BatchWriter(write_options(self.options, streaming=False), schema)
+        options = write_options(self.options, streaming=False)
+        reach(options.location)
+        return BatchWriter(options, schema)
 
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool

@@ -57,7 +57,7 @@ def _write(
 ) -> Staged:
     context = TaskContext.get()
     assert context is not None, "Spark calls this in a task"
-    bulk = database(options.location).bulk
+    bulk = database(options.location, waits=True).bulk
     kinds: dict[str, type[TaskStage]] = {
         "stream": StreamStage,
         "topic": TopicStage,
@@ -127,7 +127,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         options = self._options
-        bulk = database(options.location).bulk
+        bulk = database(options.location, waits=True).bulk
         _link(bulk, options, _all(messages), options.producer, options.sequence)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -153,7 +153,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         staged = _all(messages)
         query = next((each.query for each in staged if each.query), None)
-        bulk = database(self._options.location).bulk
+        bulk = database(self._options.location, waits=True).bulk
         try:
             _link(bulk, self._options, staged, query, batchId)
         except InvalidError as error:

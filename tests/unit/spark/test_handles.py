@@ -1,0 +1,49 @@
+"""The open location of a Spark process."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+
+import penstock
+from penstock.client.database import Database
+from penstock.spark import handles
+
+ADDRESS = "penstock://127.0.0.1:1"
+HANDLE = cast(Database, object())
+
+
+@pytest.fixture
+def tries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A broker that is away for two tries."""
+    tries: list[str] = []
+
+    def open_(location: str, **_: object) -> Database:
+        tries.append(location)
+        if len(tries) <= 2:
+            raise penstock.UnavailableError("connection refused")
+        return HANDLE
+
+    monkeypatch.setattr(penstock, "open", open_)
+    monkeypatch.setattr(handles, "_open", {})
+    return tries
+
+
+def test_a_task_or_commit_waits_for_a_broker_that_is_away(tries: list[str]) -> None:
+    """Each batch of a query commits in a process of its own: one restart would end the query."""
+    assert handles.database(ADDRESS, waits=True) is HANDLE
+    assert len(tries) == 3
+
+
+def test_a_wrong_address_is_told_at_once_on_the_driver(tries: list[str]) -> None:
+    with pytest.raises(penstock.UnavailableError):
+        handles.database(ADDRESS)
+    with pytest.raises(penstock.UnavailableError):
+        handles.reach(ADDRESS)
+    assert len(tries) == 2
+
+
+def test_a_folder_is_not_opened_before_it_is_written(tries: list[str]) -> None:
+    handles.reach("/data")
+    assert tries == []
