@@ -15,9 +15,11 @@ import penstock
 from integration.resp_server import RespServer
 from penstock.broker.bulk import Checkpoint
 from penstock.broker.progress import Progress
+from penstock.clock import SystemClock
 from penstock.log.catalogue import stream_name
 from penstock.spark.options import read_options
 from penstock.spark.planning import Chosen, Part
+from penstock.spark.reader import BatchReader
 from penstock.spark.reading import read_part
 from spark.tables import load, rows, save
 
@@ -241,6 +243,33 @@ def test_the_state_of_a_queue_is_a_table(spark: SparkSession, db: penstock.Datab
     failed = rows(load(spark, place(db), queue="q", state="failed", includePayload="true"))
     assert {row["reason"] for row in failed} == {"broken"}
     assert {bytes(row["payload"]) for row in failed} == {b"4", b"5", b"6"}
+
+
+class Later(SystemClock):
+    """Two hours from now."""
+
+    def wall_ms(self) -> int:
+        return super().wall_ms() + 7_200_000
+
+
+def test_messages_past_their_retention_are_hidden_at_once(
+    db: penstock.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their rows stay some seconds longer, for who holds them."""
+    queue = db.create_queue("q", max_attempts=1)
+    db.publish_many([penstock.Publish(b"old", retention=3600), b"new"])
+    queue.fail(queue.claim(2))
+    monkeypatch.setattr("penstock.spark.reader.SystemClock", Later)
+    monkeypatch.setattr("penstock.spark.reading.SystemClock", Later)
+    given = {"location": db.location, "queue": "q", "includePayload": "true"}
+    reader = BatchReader(read_options(given, streaming=False))
+    (part,) = reader.partitions()
+    (failed,) = reader.read(part)
+    assert failed.column("payload").to_pylist() == [None, b"new"]
+    options = read_options({"location": db.location, "messages": "true"}, streaming=False)
+    part = Part("r", 0, 0, 2, checkpoint=db.bulk.checkpoint(60_000))
+    (batch,) = read_part(options, Chosen(), part)
+    assert batch.column("payload").to_pylist() == [b"new"]
 
 
 def test_a_queue_that_is_not_there_is_told(spark: SparkSession, db: penstock.Database) -> None:

@@ -236,7 +236,7 @@ class Bulk:
                 schema = message_schema(headers=wanted.headers, payload=wanted.payload)
                 found = message_columns(
                     view.store, low, high, headers=wanted.headers, payload=wanted.payload,
-                    objects=self._objects, log=state, count=count,
+                    objects=self._objects, log=state, now_ms=view.now_ms, count=count,
                 )  # fmt: skip
             else:
                 schema = column_schema(meta=wanted.headers, text=wanted.text)

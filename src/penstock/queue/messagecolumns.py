@@ -69,10 +69,12 @@ async def message_columns(
     objects: Objects | None = None,
     batch_rows: int = BATCH_ROWS,
     log: Readable | None = None,
+    now_ms: int | None = None,
     count: Counts,
 ) -> AsyncIterator[pa.RecordBatch]:
-    """Batches of `message_schema`. `log` is the metadata log, where the caller knows it. `count` is
-    told what was read: its bytes are those of payloads."""
+    """Batches of `message_schema`. `log` is the metadata log, where the caller knows it. With
+    `now_ms` those whose retention is over by then are left out: they stay some time longer, for who
+    holds them. `count` is told what was read: its bytes are those of payloads."""
     log = log or await open_metadata(store)
     if log is None:
         count.end = max(low, high)
@@ -81,12 +83,15 @@ async def message_columns(
     async for gathered in _gathered(store, log, low, high, batch_rows, count):
         found = gathered.columns(headers)
         batch = _batch(schema, found, gathered.offsets())
-        if not payload:
-            count.rows += len(batch)
-            count.end = int(gathered.offsets()[-1]) + 1
-            yield batch
-            continue
         ids = found.fixed["message_id"].astype(np.uint64)
+        if now_ms is not None and not (present := _present(found, now_ms)).all():
+            batch, ids = batch.filter(pa.array(present)), ids[present]
+        if not payload or not len(ids):
+            count.end = int(gathered.offsets()[-1]) + 1
+            if len(ids):
+                count.rows += len(batch)
+                yield batch
+            continue
         at = 0
         async for part in payload_parts(store, ids, objects):
             rows = _with_payloads(schema, batch.slice(at, len(part.data)), part)
@@ -96,6 +101,14 @@ async def message_columns(
             count.end = rows.column("offset")[-1].as_py() + 1
             yield rows
     count.end = max(low, high)
+
+
+def _present(found: MetadataColumns, now_ms: int) -> Truths:
+    """Whose retention is not over, as queues reckon it (route.py)."""
+    retention_s = found.fixed["retention_s"].astype(np.int64)
+    deadline_ms = found.fixed["received_at_ms"] + 1000 * retention_s
+    present: Truths = (retention_s == 0) | (deadline_ms >= now_ms)
+    return present
 
 
 def _batch(schema: pa.Schema, found: MetadataColumns, offsets: Ints) -> pa.RecordBatch:

@@ -64,6 +64,7 @@ class Part(InputPartition):
         log_id: int = 0,
         checkpoint: Checkpoint | None = None,
         pages: PageRange | None = None,
+        now_ms: int | None = None,
     ) -> None:
         super().__init__(number)
         self.read = read  # the id of the whole read
@@ -72,6 +73,7 @@ class Part(InputPartition):
         self.log_id = log_id
         self.checkpoint = checkpoint  # None: ask the broker
         self.pages = pages
+        self.now_ms = now_ms  # the moment of a queue
 
 
 @dataclass

@@ -115,8 +115,9 @@ class BatchReader(DataSourceReader):
                 store, source.name, options.states, range_rows=options.rows_per_partition
             ),
         )
+        now_ms = SystemClock().wall_ms()
         for i, pages in enumerate(ranges):
-            yield Part(read, i, checkpoint=checkpoint, pages=pages)
+            yield Part(read, i, checkpoint=checkpoint, pages=pages, now_ms=now_ms)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark hands in an empty one where there are none.

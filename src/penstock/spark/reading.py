@@ -141,6 +141,7 @@ def _maker(
     assert part.checkpoint is not None
     location = part.checkpoint.location
     objects = open_objects(location, sync=False) if options.payload else None
+    now_ms = SystemClock().wall_ms()
     match options.source.kind:
         case "stream" | "topic":
             log = LogRange(part.log_id, 0, part.high)
@@ -154,13 +155,13 @@ def _maker(
             return lambda store: message_columns(
                 store, part.low, part.high,
                 headers=options.headers, payload=options.payload,
-                objects=objects, batch_rows=BATCH_ROWS, count=count,
+                objects=objects, batch_rows=BATCH_ROWS, now_ms=now_ms, count=count,
             )  # fmt: skip
         case "queue":
             pages = part.pages
             assert pages is not None, "a part of a queue is some of its pages"
             return lambda store: state_columns(
-                store, options.source.name, ranges=[pages],
+                store, options.source.name, ranges=[pages], now_ms=part.now_ms,
                 headers=options.headers, payload=options.payload,
                 objects=objects, batch_rows=BATCH_ROWS, count=count,
             )  # fmt: skip

@@ -323,6 +323,24 @@ async def test_what_is_done_expired_or_evicted_is_left_out(monkeypatch: pytest.M
     assert count.nodes
 
 
+@pytest.mark.parametrize("payload", [True, False])
+async def test_what_expired_is_hidden_before_it_is_removed(payload: bool) -> None:
+    world = await World.start()
+    await world.publish(Item(b"a", retention_s=1), Item(b"b"), Item(b"c", retention_s=2))
+    published_ms = world.broker.committer.now_ms()
+
+    async def offsets(after_ms: int, high: int = 3) -> list[int]:
+        now_ms, count = published_ms + after_ms, Counts()
+        rows = await world.columns(0, high, payload=payload, now_ms=now_ms, count=count)
+        assert (count.rows, count.end) == (len(rows), high)
+        return [row["offset"] for row in rows]
+
+    assert await offsets(1000) == [0, 1, 2]
+    assert await offsets(1001) == [1, 2]
+    assert await offsets(1001, high=1) == []
+    assert await offsets(2001) == [1]
+
+
 async def test_where_nothing_was_published_there_is_nothing() -> None:
     world = await World.start()
     assert await world.columns() == []
