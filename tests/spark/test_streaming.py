@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import penstock
 from penstock.log.catalogue import stream_name
@@ -67,6 +67,7 @@ def test_a_query_goes_on_where_it_was(
     reads = [told for told in db.bulk.progress() if told.kind == "read"]
     assert sum(told.total_rows for told in reads) == 1010
     assert reads[-1].query == told.id
+    assert [read.lag for read in reads] == [0, 0]
 
 
 def test_a_batch_that_spark_repeats_changes_nothing(
@@ -220,6 +221,22 @@ def test_a_start_that_is_to_come_is_waited_for(db: penstock.Database) -> None:
     assert reader.latestOffset(start, ReadAllAvailable()) == start
     assert reader.partitions(start, start) == []
     assert evicted(db) == 0
+
+
+def test_a_query_at_its_end_has_no_lag(db: penstock.Database) -> None:
+    def told() -> tuple[int | None, int | None, int | None]:
+        (read,) = [told for told in db.bulk.progress() if told.kind == "read"]
+        return read.offset, read.latest, read.lag
+
+    write(db, 0, 50)
+    reader = stream_reader(db.location, startingOffsets="earliest")
+    end = reader.latestOffset(reader.initialOffset(), ReadMaxRows(30))
+    assert told() == (0, 50, 50)
+    end = reader.latestOffset(end, ReadMaxRows(30))
+    assert told() == (30, 50, 20)
+    # Spark asks again when the last batch is done, and commits it with the next one.
+    assert reader.latestOffset(end, ReadMaxRows(30)) == end
+    assert told() == (50, 50, 0)
 
 
 def test_a_batch_of_a_stream_that_was_deleted_is_counted_as_lost(db: penstock.Database) -> None:

@@ -142,6 +142,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         #: Of batches that are not committed yet: where they end, and their checkpoint.
         self._checkpoints: dict[int, str] = {}
         self._batches = 0
+        self._told: progress.Position | None = None
 
     def __reduce__(self) -> Any:
         return shipped(self)
@@ -174,6 +175,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._until is not None and self._until.log_id in (0, size.log_id):
             end = min(end, self._until.next)
         begin, again = self._begin(start, size)
+        self._tell_position(begin, size)
         if end <= begin and not again:
             return start
         match limit:
@@ -244,13 +246,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(partition, Part):
             yield from read_part(self._options, Chosen(), partition)
 
+    def _tell_position(self, offset: int, size: LogSize) -> None:
+        """Before each batch and while there is none: Spark commits a batch only when it plans the
+        next one, so that a query at its end would seem to be behind."""
+        position = progress.Position(self._read, str(self._options.source), offset, size.next)
+        if position != self._told:
+            with suppress(PenstockError):
+                self._bulk.report(position)
+                self._told = position
+
     def commit(self, end: dict[str, int]) -> None:
-        bulk = self._bulk
         self._drop(end["offset"])
-        source = str(self._options.source)
-        with suppress(PenstockError):
-            latest = self._size().next
-            bulk.report(progress.Position(self._read, source, end["offset"], latest))
 
     def stop(self) -> None:
         self._drop(None)
