@@ -278,6 +278,17 @@ def test_a_queue_that_is_not_there_is_told(spark: SparkSession, db: penstock.Dat
         load(spark, place(db), queue="nothing").count()
 
 
+def test_a_queue_whose_store_is_elsewhere_is_told() -> None:
+    with RespServer() as served:
+        address = f"penstock://127.0.0.1:{served.port}"
+        with penstock.open(address) as db:
+            db.create_queue("q")
+        reader = BatchReader(read_options({"location": address, "queue": "q"}, streaming=False))
+        with pytest.raises(penstock.NotFoundError, match="queue q cannot be read here") as caught:
+            reader.partitions()
+        assert "from the store itself" in caught.value.hint
+
+
 def test_a_wrong_option_is_told_with_its_hint(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match=r"hint: did you mean stream or topic\?"):
         load(spark, tmp_path, subscribe="x")

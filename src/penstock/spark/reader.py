@@ -34,7 +34,7 @@ from penstock.broker import progress
 from penstock.broker.bulk import LogSize
 from penstock.client.bulk import Bulk
 from penstock.clock import SystemClock
-from penstock.errors import InvalidError, PenstockError
+from penstock.errors import InvalidError, NotFoundError, PenstockError, UnavailableError
 from penstock.log.bulkread import ask_at
 from penstock.queue.state import queue_name
 from penstock.queue.statecolumns import queue_ranges
@@ -108,13 +108,20 @@ class BatchReader(DataSourceReader):
         options = self._options
         source = options.source
         checkpoint = bulk.checkpoint(CHECKPOINT_MS, queue_name(source.name))
-        ranges = ask_at(
-            checkpoint.location,
-            checkpoint.id,
-            lambda store: queue_ranges(
-                store, source.name, options.states, range_rows=options.rows_per_partition
-            ),
-        )
+        try:
+            ranges = ask_at(
+                checkpoint.location,
+                checkpoint.id,
+                lambda store: queue_ranges(
+                    store, source.name, options.states, range_rows=options.rows_per_partition
+                ),
+            )
+        except (NotFoundError, UnavailableError, InvalidError) as error:
+            raise NotFoundError(
+                f"{source} cannot be read here: {error}",
+                hint="the state of a queue is read from the store itself: its broker's folder or "
+                "bucket must be there for the driver and for every node",
+            ) from error
         now_ms = SystemClock().wall_ms()
         for i, pages in enumerate(ranges):
             yield Part(read, i, checkpoint=checkpoint, pages=pages, now_ms=now_ms)
