@@ -113,7 +113,7 @@ def test_a_task_that_cannot_use_the_bucket_goes_on_through_the_broker_and_says_s
         db.stream("s").write_many([b"%d" % n for n in range(100)])
         log_id = db.bulk.log_size(stream_name("s")).log_id
         checkpoint = db.bulk.checkpoint(60_000)
-        monkeypatch.setattr("penstock.spark.reading.database", lambda location: db)
+        monkeypatch.setattr("penstock.spark.reading.database", lambda _, waits: db)
         options = read_options({"location": "penstock://served:1", "stream": "s"}, streaming=False)
         for read, came in (("direct", 0), ("brokered", 100)):
             part = Part(read, 0, 0, 100, log_id=log_id, checkpoint=checkpoint)
