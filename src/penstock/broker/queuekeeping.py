@@ -42,13 +42,14 @@ from penstock.log.state import LogState
 from penstock.queue.expire import clear_step
 from penstock.queue.reclaim import (
     Plan,
+    dead_end,
     forget_pages_step,
     living_edge,
     plan_reclaim,
     reclaim_step,
     without,
 )
-from penstock.queue.route import backfill_step, catch_up_step, load_router
+from penstock.queue.route import backfill_step, catch_up_step
 from penstock.queue.state import load_queue, queue_name
 from penstock.queue.taken import (
     METADATA,
@@ -58,7 +59,6 @@ from penstock.queue.taken import (
     page_state_key,
     pages_of,
     reclaim_due,
-    reclaim_of,
 )
 from penstock.queue.timers import backfill_due, queue_timers
 from penstock.store.objects import Objects
@@ -163,11 +163,8 @@ class QueueKeeping:
 
         async def dead(view: Shown) -> Keys:
             log = await open_target(view, METADATA)
-            if (
-                log is None
-                or (number + 1) * PAGE_SLOTS <= log.first
-                or reclaim_of(await load_name(view, METADATA)) == "retention"
-            ):
+            end = await dead_end(view)
+            if log is None or (number + 1) * PAGE_SLOTS <= log.first or not end:
                 return NO_KEYS
             parts = [offsets_of(await load_taken_page(view, log.log_id, number), DEAD)]
             for following in range(number + 1, number + RECLAIM_PAGES):
@@ -177,9 +174,7 @@ class QueueKeeping:
                 # All of it is dead, so there is nothing to wait for.
                 parts.append(offsets_of(page, DEAD))
             found = np.concatenate(parts)
-            # What the router has not seen may still be taken.
-            cursor = (await load_router(view)).cursor
-            return found if cursor is None else found[found < np.uint64(cursor)]
+            return found[found < np.uint64(end)]
 
         offsets = await committer.read(dead)
         if len(offsets):

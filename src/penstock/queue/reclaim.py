@@ -30,9 +30,11 @@ from penstock.codec.payload import (
     payload_of,
 )
 from penstock.codec.queueoperation import NO_KEYS, Keys
+from penstock.codec.scalars import I64_MAX
 from penstock.codec.taken import DEAD, GONE, PAGE_SLOTS
 from penstock.errors import ConflictError
 from penstock.log.cache import NodeCache
+from penstock.log.catalogue import load_name
 from penstock.log.decision import Now, Step, View
 from penstock.log.place import Rows
 from penstock.log.state import LogState, load_log
@@ -40,7 +42,8 @@ from penstock.queue.draft import Draft, draft_step
 from penstock.queue.message import read_ids, runs_of
 from penstock.queue.page import Truths
 from penstock.queue.publish import spilled_id
-from penstock.queue.taken import load_taken_page, page_state_key
+from penstock.queue.route import load_router
+from penstock.queue.taken import METADATA, load_taken_page, page_state_key, reclaim_of
 
 #: Offsets of one step.
 RECLAIM_COUNT = 4096
@@ -101,15 +104,26 @@ def _id_of(key: bytes) -> int:
     return open_key(key, KeyType.PAYLOAD).u64_key("message id")
 
 
+async def dead_end(view: View) -> int:
+    """Dead messages below this offset may go. Under "retention" none may, and what the router has
+    not seen may still be taken."""
+    if reclaim_of(await load_name(view, METADATA)) == "retention":
+        return 0
+    cursor = (await load_router(view)).cursor
+    return I64_MAX if cursor is None else cursor
+
+
 async def _gone(view: View, log_id: int, edge: int, offset: int, count: int) -> Truths:
     """Which of these neighbours nobody needs."""
     gone = np.ones(count, np.bool_)
+    end = await dead_end(view)
     # Below the edge there are no pages of takers any more: everything there is gone.
     at = max(offset, edge)
     while at < offset + count:
         page = await load_taken_page(view, log_id, at // PAGE_SLOTS)
         slots = page.slots[at - page.first : offset + count - page.first]
-        gone[at - offset : at - offset + len(slots)] = slots >= DEAD
+        going = np.arange(at, at + len(slots)) < end
+        gone[at - offset : at - offset + len(slots)] = (slots == GONE) | (slots == DEAD) & going
         at += len(slots)
     return gone
 

@@ -24,7 +24,7 @@ from penstock.log.rowview import RowView
 from penstock.queue.check import check_queues
 from penstock.queue.item import Item, PreparedBatch
 from penstock.queue.publish import payload_records
-from penstock.queue.route import ROUTER
+from penstock.queue.route import ROUTER, catch_up_step
 from penstock.queue.state import queue_name
 from penstock.queue.taken import METADATA, RECLAIM_MS
 from penstock.store.memory import MemoryDisk, MemoryStore
@@ -314,15 +314,21 @@ async def test_the_edge_moves_behind_messages_that_went_by_their_retention(world
     assert (await world.edge())[0] == 20
 
 
-async def test_what_the_router_has_not_seen_is_not_removed(world: World) -> None:
-    """A new queue gets it by its backfill and is done with it before the router comes by."""
-    bulk, queues = world.broker.bulk, world.broker.queues
-    staging, items = await bulk.begin(), [Item(b"%d" % i) for i in range(20)]
+async def stage(world: World, items: Sequence[Item]) -> None:
+    """Publish them as Spark does: linked, and left to the router."""
+    bulk = world.broker.bulk
+    staging = await bulk.begin()
     ids, now_ms = await bulk.reserve(staging, 1, len(items))
     batch, chosen = PreparedBatch(items), range(len(items))
     records = batch.records(batch.fixed(ids, chosen, now_ms), chosen)
     await bulk.stage(staging, 1, 0, build_columns(records), list(payload_records(ids, items)))
     await bulk.link(staging, None, [1])
+
+
+async def test_what_the_router_has_not_seen_is_not_removed(world: World) -> None:
+    """A new queue gets it by its backfill and is done with it before the router comes by."""
+    queues = world.broker.queues
+    await stage(world, [Item(b"%d" % i) for i in range(20)])
     late = queue_name("late")
     await queues.create(late, start="first")
     router = upkeep_of(world.broker)._due.pop(ROUTER)
@@ -338,6 +344,40 @@ async def test_what_the_router_has_not_seen_is_not_removed(world: World) -> None
     await world.upkeep()
     await world.work(20)
     assert await world.living() == 0
+
+
+async def test_a_block_that_the_router_is_within_keeps_what_it_has_not_seen(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.queue.route.ROUTE_COUNT", 12)
+    queues, late = world.broker.queues, queue_name("late")
+    await stage(world, [Item(b"%d" % i) for i in range(20)])
+    await queues.create(late, start="first")
+    router = upkeep_of(world.broker)._due.pop(ROUTER)
+    await world.upkeep()
+    found = await queues.claim(late, 20)
+    assert all(await queues.ack(late, [message.receipt for message in found]))
+    await world.broker.committer.submit(catch_up_step())
+    await world.work(12)
+    assert await world.living() == 8
+    upkeep_of(world.broker)._due[ROUTER] = router
+    await world.upkeep()
+    await world.work(8)
+    assert await world.living() == 0
+
+
+async def test_under_retention_a_block_keeps_what_is_done_when_others_of_it_expire(
+    world: World,
+) -> None:
+    queues = world.broker.queues
+    await queues.configure(reclaim="retention")
+    await queues.publish([Item(b"x", retention_s=1)] * 5 + [Item(b"y")] * 3)
+    await world.work(8)
+    world.clock.pass_ms(1001 + GRACE_MS)
+    await world.upkeep()
+    await world.clean()
+    assert len(await world.metadata()) == 3
+    assert await world.living() == 3
 
 
 @pytest.mark.parametrize("commits", range(6))
