@@ -158,11 +158,13 @@ class Holding:
                 consumer=manner.consumer,
             )
 
+        begun = self._clock.monotonic()
         found = await self._link.run_queues(claim, again=True, block_ms=wait_ms)
         if not found:
             return
         lease_ms = found[0].lease_deadline_ms - found[0].claimed_at_ms
-        until = self._clock.monotonic() + lease_ms / 1000
+        # Not from now on: nobody knows how long the answer lay here unheard.
+        until = begun + lease_ms / 1000
         with self._lock:
             self._ahead += found
             self._leases.update((message.receipt, until) for message in found)

@@ -230,6 +230,21 @@ async def test_a_lease_that_may_have_ended_unseen_is_extended_first() -> None:
     await world.holding.close()
 
 
+async def test_a_lease_that_may_have_ended_before_it_was_heard_of_is_extended_first() -> None:
+    """The process was stopped while its claim waited, and the answer lay there."""
+    world = World()
+    waiting = asyncio.create_task(world.holding.refill())
+    await settle()
+    world.clock.jump(10)
+    world.queues.stale = {"r1"}
+    world.queues.publish(1, 2)
+    assert await waiting
+    assert await world.begin() == "r2"
+    assert world.queues.said("extend") == [(["r1", "r2"], LEASE_MS)]
+    assert world.holding.lost == 1
+    await world.holding.close()
+
+
 async def test_a_queue_that_is_gone_has_no_leases() -> None:
     world = World()
     world.queues.publish(1, 2)
