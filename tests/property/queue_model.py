@@ -7,7 +7,7 @@ ends the leases of at most so many of them (`ENDED_PAGES` of `FLIGHT_LEASES` lea
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import msgspec
@@ -141,22 +141,23 @@ class Model:
             ):
                 self.give(queue, message)
 
-    def backfill(self, queue: Queue, now_ms: int) -> bool:
-        """-> whether there is more"""
+    def backfill(self, queue: Queue, now_ms: int, there: Collection[int]) -> bool:
+        """`there` are the messages that can be read. -> whether there is more"""
         end = min(queue.backfill + ROUTE_COUNT, queue.backfill_end)
         for message in self.messages[queue.backfill : end]:
             if (
                 message.to is None
-                and not message.dead
+                and not (message.dead and (self.reclaim == "done" or message.id not in there))
                 and message.deadline_ms >= now_ms
                 and FILTERS[queue.options.filter](message.headers)
             ):
+                message.dead = False
                 self.give(queue, message)
         queue.backfill = max(queue.backfill, end)
         return queue.backfill < queue.backfill_end
 
     def release(self, message: Message) -> None:
-        """Whatever `reclaim` says: it is about when the message goes, not about who gets it."""
+        """Whatever `reclaim` says: that may change until it goes."""
         if message.takers:
             message.takers -= 1
             message.dead = message.dead or not message.takers

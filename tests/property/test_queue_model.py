@@ -27,7 +27,10 @@ from hypothesis.stateful import (
 )
 
 from penstock.broker.broker import Broker
+from penstock.codec.keys import KeyType, open_key, prefix, prefix_end
+from penstock.codec.metadata import decode_metadata
 from penstock.codec.operations import Owner, PagedView
+from penstock.codec.payload import PayloadBlock, decode_payload
 from penstock.codec.queueoperation import FORMS, PageKind
 from penstock.codec.queuestate import HISTORY
 from penstock.errors import ConflictError, InvalidError, NotFoundError
@@ -35,6 +38,7 @@ from penstock.log.catalogue import open_target
 from penstock.log.check import check_log
 from penstock.log.decision import Step
 from penstock.log.pages import Tail, trim_step
+from penstock.log.read import read
 from penstock.log.rowview import RowView
 from penstock.queue import flush
 from penstock.queue.backoff import Backoff
@@ -754,13 +758,29 @@ class QueueMachine(RuleBasedStateMachine):
             queue = self.model.queues.get(what[1] or "")
             # Too early, or its queue was deleted since: nothing happens.
             if queue is not None and what[0] == "backfill":
-                self.model.backfill(queue, self.now_ms)
+                self.model.backfill(queue, self.now_ms, self.run(self.readable()))
             elif queue is not None:
                 self.model.clear(queue, self.now_ms)
         elif what[0] == "pages":
             self.flushing = None  # one at a time
         assert at_ms >= 0
         self.dying(crash, upkeep._do(self.committer, what))
+
+    async def readable(self) -> set[int]:
+        """Messages whose metadata and payload are there."""
+        log = await open_target(RowView(self.store, Tail()), METADATA)
+        assert log is not None
+        entries = await read(self.store, log, log.first, log.next - log.first)
+        found = {decode_metadata(entry.data).message_id for entry in entries if entry is not None}
+        low = prefix(KeyType.PAYLOAD)
+        stored: set[int] = set()
+        async for rows in self.store.scan(low, prefix_end(low)):
+            for key, value in rows:
+                first = open_key(key, KeyType.PAYLOAD).u64_key("message id")
+                record = decode_payload(value)
+                count = record.count if isinstance(record, PayloadBlock) else 1
+                stored.update(range(first, first + count))
+        return found & stored
 
     @precondition(lambda self: self.committer.tail.owners())
     @rule(data=st.data())

@@ -6,10 +6,11 @@ Contract     `plan_reclaim` finds what the given offsets of the metadata log hol
              anew, wholly dead ones deleted. What lies at the log's beginning the caller evicts in
              the same submit; it deletes the objects behind it. `living_edge` tells from where on
              the log still holds something.
-Safety       What is planned here is dead for good: no decision makes a dead message alive, and only
-             one reclaim runs at a time. An offset is gone in the commit in which its metadata goes,
-             and rows that asked for it go with the last one: whoever dies in between leaves a
-             message that is dead or due, and is found again.
+Safety       What is planned here is dead for good: only a backfill or the router makes a dead
+             message alive, and they are chores like this, of which one runs at a time. An offset
+             is gone in the commit in which its metadata goes, and rows that asked for it go with
+             the last one: whoever dies in between leaves a message that is dead or due, and is
+             found again.
 """
 
 from __future__ import annotations

@@ -19,8 +19,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.codec.keys import expiry_key, router_key
+from penstock.codec.keys import (
+    KeyType,
+    expiry_key,
+    open_key,
+    payload_key,
+    prefix,
+    router_key,
+)
 from penstock.codec.metadata import Metadata, decode_metadata
+from penstock.codec.payload import PayloadBlock, decode_payload
 from penstock.codec.queuestate import AVAILABLE, Entries
 from penstock.codec.router import decode_cursor, encode_cursor, encode_expiry
 from penstock.codec.scalars import NEVER_MS
@@ -30,6 +38,7 @@ from penstock.log.catalogue import (
     LogName,
     NameState,
     find_target,
+    load_name,
     load_target,
     name_state_key,
     open_target,
@@ -43,7 +52,7 @@ from penstock.queue.filter import DEFAULT_PRIORITY, PRIORITY_HEADER, Rows, heade
 from penstock.queue.item import Item
 from penstock.queue.place import insert
 from penstock.queue.state import Change, load_queue_by_id
-from penstock.queue.taken import METADATA, load_taken_page
+from penstock.queue.taken import METADATA, load_taken_page, reclaim_of
 
 #: How many messages one step of the router looks at.
 ROUTE_COUNT = 2000
@@ -280,24 +289,42 @@ async def _backfill(draft: Draft, change: Change, batch: Batch, log: LogState) -
     )
     takes &= np.array([to is None for to in batch.to])
     takes &= batch.retention_ms >= draft.now_ms
-    takes &= await _living(draft, log.log_id, batch.offsets)
+    takes &= await _living(draft, log.log_id, batch)
     positions = np.flatnonzero(takes)
     if len(positions):
         await _enter(change, batch, positions)
         await draft.taken.take(log.log_id, batch.offsets, takes.astype(np.uint64))
 
 
-async def _living(
-    draft: Draft, log_id: int, offsets: npt.NDArray[np.uint64]
-) -> npt.NDArray[np.bool_]:
-    """Not those that every queue was done with: their payload may be gone at any time."""
-    living = np.ones(len(offsets), np.bool_)
-    pages = offsets // np.uint64(PAGE_SLOTS)
+async def _living(draft: Draft, log_id: int, batch: Batch) -> npt.NDArray[np.bool_]:
+    """Not those that every queue was done with, unless they stay: their payload may be gone at any
+    time. Some of it may be gone already, where `reclaim` was another."""
+    slots = np.zeros(len(batch.offsets), np.uint16)
+    pages = batch.offsets // np.uint64(PAGE_SLOTS)
     for number in np.unique(pages).tolist():
         page = await load_taken_page(draft.view, log_id, number)
         here = pages == number
-        living[here] = page.slots[(offsets[here] - np.uint64(page.first)).astype(np.int64)] < DEAD
+        slots[here] = page.slots[(batch.offsets[here] - np.uint64(page.first)).astype(np.int64)]
+    living = slots < DEAD
+    if reclaim_of(await load_name(draft.view, METADATA)) == "retention":
+        dead = np.flatnonzero(slots == DEAD)
+        living[dead] = await _have_payloads(draft.view, batch.rows.ids[dead].tolist())
     return living
+
+
+async def _have_payloads(view: View, ids: Sequence[int]) -> list[bool]:
+    found: list[bool] = []
+    held = range(0)
+    for number in ids:
+        if number not in held:  # neighbours share a block
+            row = await view.store.floor(payload_key(number), low=prefix(KeyType.PAYLOAD))
+            if row is not None:
+                first = open_key(row[0], KeyType.PAYLOAD).u64_key("message id")
+                record = decode_payload(row[1])
+                count = record.count if isinstance(record, PayloadBlock) else 1
+                held = range(first, first + count)
+        found.append(number in held)
+    return found
 
 
 async def _read(

@@ -115,6 +115,7 @@ class QueueLog:
         self._log_id: int | None = None
         #: When messages go, and the last commit that changed it.
         self.reclaims = True  # what is done with may go
+        self._kept = False  # it may stay, in the commit that is looked at
 
     def queue(self, name: str) -> Queue | None:
         number = self.names.get(name)
@@ -132,7 +133,9 @@ class QueueLog:
         rows = dict(writes)
         self.times[n] = time_ms
         named: set[str] = set()
+        self._kept = not self.reclaims
         self._settings(n, writes, rows, named)
+        self._kept = self._kept or not self.reclaims
         owners = {None: 0} | {q.name: q.id for q in self.living() if q.name not in named}
         new = self.messages.published(n, writes, time_ms, self._log_id, owners)
         taken: Counter[int] = Counter()
@@ -232,7 +235,7 @@ class QueueLog:
             return "it is older than the queue"
         if late and message.about.to is not None:
             return "it is addressed, and came with a backfill"
-        if late and (message.dead or message.deadline_ms < time_ms):
+        if late and ((message.dead and not self._kept) or message.deadline_ms < time_ms):
             return "nobody needed it any more"
         visible_ms, priority = message.about.visible_at_ms, where.priority
         if queue.altered_n != n:
@@ -441,7 +444,9 @@ class QueueLog:
         if counts != dict(+taken):
             self._wrong(n, f"takers are {counts}, truly {+taken}")
         for offset, count in counts.items():
-            self.messages.by_offset[offset].takers += count
+            message = self.messages.by_offset[offset]
+            message.takers += count
+            message.dead_ms = None  # a new queue may want what the others are done with
         let_go = Counter(operation.released.tolist())
         if (+released) - let_go:
             self._wrong(n, f"{+released} are done with, and {let_go} released")

@@ -380,6 +380,48 @@ async def test_under_retention_a_block_keeps_what_is_done_when_others_of_it_expi
     assert await world.living() == 3
 
 
+async def test_under_retention_a_new_queue_gets_what_the_others_are_done_with(
+    world: World,
+) -> None:
+    """RFC: payload and metadata of done messages stay, since other queues could still use them."""
+    queues, late = world.broker.queues, queue_name("late")
+    await queues.configure(reclaim="retention")
+    ids = await queues.publish([Item(b"x", retention_s=1), *[Item(b"y")] * 20, Item(b"z", to="q")])
+    await world.work(22)
+    world.clock.pass_ms(1001)
+    await queues.create(late, start="first")
+    await world.upkeep()
+    await world.clean()
+    found = await queues.claim(late, 30)
+    assert [message.id for message in found] == ids[1:-1]
+    assert all(await queues.ack(late, [message.receipt for message in found]))
+    await queues.configure(reclaim="done")
+    world.clock.pass_ms(RECLAIM_MS + GRACE_MS)
+    await world.upkeep()
+    await world.clean()
+    assert await world.living() == 0
+
+
+async def test_what_lost_its_payload_before_retention_was_set_is_for_no_new_queue(
+    world: World,
+) -> None:
+    late = queue_name("late")
+    ids = await world.broker.queues.publish([Item(b"%d" % i) for i in range(30)])
+    found = await world.broker.queues.claim(Q, 20)
+    await world.broker.queues.ack(Q, [message.receipt for message in found])
+    world.clock.pass_ms(RECLAIM_MS)
+    world.die_after(2)
+    with pytest.raises(Crash):
+        await world.upkeep()
+    await world.open()
+    assert (len(await world.metadata()), await world.living()) == (14, 10)
+    await world.broker.queues.configure(reclaim="retention")
+    await world.broker.queues.create(late, start="first")
+    await world.upkeep()
+    await world.clean()
+    assert [m.id for m in await world.broker.queues.claim(late, 30)] == ids[20:]
+
+
 @pytest.mark.parametrize("commits", range(6))
 @pytest.mark.parametrize("retention_s", [0, 1])
 async def test_a_crash_between_two_parts_of_metadata_leaves_nothing_behind(
