@@ -16,6 +16,8 @@ from pathlib import Path
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS
 _SYNC, _DIRSYNC = 0x8, 0x10000  # FS_SYNC_FL, FS_DIRSYNC_FL
 _ZEROS = bytes(1 << 20)
+#: Behind the name of a file that is not whole yet.
+TEMPORARY = ".tmp"
 
 
 def sync_folder(path: Path) -> None:
@@ -37,9 +39,15 @@ def replace_file(path: Path, data: bytes, *, sync: bool) -> None:
     InPlaceError: readers have the new one, a crash may bring the old one back. Any other OSError:
     nothing changed.
     """
-    temporary = path.with_name(path.name + ".tmp")
-    _write_file(temporary, data, sync=sync)
-    os.rename(temporary, path)
+    temporary = path.with_name(path.name + TEMPORARY)
+    try:
+        _write_file(temporary, data, sync=sync)
+        os.rename(temporary, path)
+    except OSError:
+        # On a full disk it would keep what space was left.
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
     if sync:
         try:
             sync_folder(path.parent)

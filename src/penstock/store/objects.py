@@ -19,7 +19,7 @@ from obstore.exceptions import BaseError
 from obstore.store import from_url
 
 from penstock.errors import CorruptError, UnavailableError
-from penstock.store.disk import replace_file, sync_folder
+from penstock.store.disk import TEMPORARY, replace_file, sync_folder
 from penstock.store.location import bucket_of, folder_of
 from penstock.store.reach import first_line
 
@@ -59,13 +59,16 @@ class FolderObjects:
             raise CorruptError(f"{path}: a payload is missing") from None
 
     async def delete(self, number: int) -> None:
-        await self._run(partial((self._folder / str(number)).unlink, missing_ok=True))
+        for name in (str(number), f"{number}{TEMPORARY}"):
+            await self._run(partial((self._folder / name).unlink, missing_ok=True))
 
     async def numbers(self) -> list[int]:
         def found() -> list[int]:
             if not self._folder.is_dir():
                 return []
-            return sorted(int(path.name) for path in self._folder.iterdir() if path.name.isdigit())
+            # Also what a put left behind that was killed: its message was never committed.
+            names = {path.name.removesuffix(TEMPORARY) for path in self._folder.iterdir()}
+            return sorted(int(name) for name in names if name.isdigit())
 
         return await self._run(found)  # type: ignore[no-any-return]
 
