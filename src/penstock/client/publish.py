@@ -191,15 +191,20 @@ def _arrow_items(batch: pa.RecordBatch | pa.Table) -> list[Item]:
     if names == ["payload"] and None not in columns["payload"]:
         return [_numbered(i, payload) for i, payload in enumerate(columns["payload"])]
     return [
-        _numbered(i, _row(dict(zip(columns, row, strict=True))))
+        _numbered(i, _row(i, dict(zip(columns, row, strict=True))))
         for i, row in enumerate(zip(*columns.values(), strict=True))
     ]
 
 
-def _row(row: dict[str, Any]) -> Publish:
+def _row(i: int, row: dict[str, Any]) -> Publish:
     given = {name: value for name, value in row.items() if value is not None}
     if "headers" in given:
-        given["headers"] = dict(given["headers"])
+        headers: dict[str, str] = {}
+        for name, value in given["headers"]:
+            if name in headers:  # an Arrow map may have a key twice; a message may not
+                raise InvalidError(f"message {i}: header {name!r} is given twice")
+            headers[name] = value
+        given["headers"] = headers
     return Publish(given.pop("payload", None), **given)
 
 

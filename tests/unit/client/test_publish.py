@@ -131,6 +131,9 @@ def test_columns_become_messages() -> None:
     assert items_of(pa.table({"payload": pa.array([], pa.binary())})) == []
 
 
+_MAP = pa.map_(pa.string(), pa.string())
+
+
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
@@ -141,6 +144,10 @@ def test_columns_become_messages() -> None:
         ({"payload": [b"x", None]}, "message 1: a payload is bytes"),
         ({"payload": [b"x", b"y"], "delay": [0.0, -1.0]}, "message 1: delay"),
         ({"payload": [b"x"], "to": [5]}, "message 0: a queue name is text"),
+        (
+            {"payload": [b"x"], "headers": pa.array([[("k", "1"), ("k", "2")]], _MAP)},
+            "message 0: header 'k' is given twice",
+        ),
     ],
 )
 def test_wrong_columns_are_refused(columns: dict[str, Any], message: str) -> None:
