@@ -164,7 +164,6 @@ class Job:
                 read.end,
                 [row for done in found for row in done.rows],
                 read.start,
-                [offset for done in found for offset in done.failed],
             )
         )
         return [

@@ -33,7 +33,6 @@ from pyspark import TaskContext
 from penstock.client.bulk import Bulk
 from penstock.codec.node import node_value
 from penstock.errors import InvalidError
-from penstock.graph.message import Message
 from penstock.graph.requests import Kind
 from penstock.log.batch import build_columns
 from penstock.spark.graphcall import Call, Entry, Failure, Rows, Stopped
@@ -79,7 +78,6 @@ class Done:
     staging: int | None = None
     #: Of a ready-made sink.
     rows: list[Row] = field(default_factory=list)
-    failed: list[int] = field(default_factory=list)  # offsets
     #: Some of the handled errors, and how many there were.
     samples: list[Failure] = field(default_factory=list)
     handled: int = 0
@@ -154,16 +152,13 @@ class Task:
             )  # fmt: skip
             try:
                 for messages in found:
-                    for message, made in zip(messages, call.each(messages), strict=True):
+                    for made in call.each(messages):
                         if made is None:
                             done.nil += 1
                         elif isinstance(made, Rows):
                             done.rows += made.rows
                         elif isinstance(made, Failure):
                             done.handled += 1
-                            if work.target is not None:
-                                assert isinstance(message, Message), "a sink has one input"
-                                done.failed.append(message.offset)
                             if len(done.samples) < SAMPLES:
                                 done.samples.append(made)
                             if work.has_errors:

@@ -6,7 +6,7 @@ Contract     A step is one version of the table. With its rows goes an applicati
              from that very handle; somebody else who wrote as the same application in between makes
              that fail, and it begins anew. The version is an offset and not the number of a step:
              a step that comes again in smaller pieces fits too.
-Failed       Which messages of a step had failed is in the metadata of its commit, for when the step
+Rowless      Which messages of a step gave no row is in the metadata of its commit, for when it
              comes again: then the table's history is looked through for it.
 Why the loop An application transaction does not by itself make a repetition do nothing: a fresh
              handle would append again.
@@ -26,7 +26,7 @@ from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
 from penstock.errors import InvalidError, UnavailableError
-from penstock.spark.sinks import Delivery, Refused, Row, Runs, Written, check_mapping, offsets_of
+from penstock.spark.sinks import Delivery, Offsets, Refused, Row, Written, check_mapping, offsets_of
 
 _log = logging.getLogger("penstock")
 
@@ -44,7 +44,7 @@ class Note(msgspec.Struct, frozen=True):
 
     source: str
     end: int
-    left: Runs  # of what lies before `end`: what is not written, because it had failed
+    rowless: Offsets = Offsets()  # of what lies before `end`: what gave no row
 
 
 @dataclass
@@ -109,10 +109,10 @@ class DeltaTarget:
                 note = _note_of(commit.get(_NOTE))
                 if note is not None and note.source == delivery.source:
                     # Another end: what came last was written before there were notes.
-                    return Written(end, offsets_of(note.left) if note.end == end else frozenset())
+                    return Written(end, *([offsets_of(note.rowless)] if note.end == end else []))
         _log.warning(
-            "%s: the history of Delta table %s does not say any more which messages of a step had "
-            "failed; such ones are not added", delivery.processor_id, self.path,
+            "%s: the history of Delta table %s does not say any more which messages of a step gave "
+            "no row; such ones are not added", delivery.processor_id, self.path,
         )  # fmt: skip
         return Written(end)
 
@@ -120,7 +120,7 @@ class DeltaTarget:
         self, table: DeltaTable, rows: Sequence[Row], source: str, written: Written
     ) -> None:
         assert self.schema is not None, "prepare was there before"
-        note = Note(source, written.end, written.runs)
+        note = Note(source, written.end, written.kept)
         write_deltalake(
             table,
             pa.Table.from_pylist([row.value for row in rows], schema=self.schema),

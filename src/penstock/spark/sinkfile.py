@@ -2,10 +2,10 @@
 
 Contract     A step appends its lines and makes them durable; then a small file beside it, `.NAME.
              penstock`, says how long the file is and how far the input was written, and which
-             messages of the step had failed: it is replaced with one rename. The next step cuts off
-             what is longer (a step that ended in between) and leaves out what was written. So the
-             file is right up to the length that is told; a reader sees at worst the beginning of
-             the next step, which will be the same.
+             messages of the step gave no row: it is replaced with one rename. The next step cuts
+             off what is longer (a step that ended in between) and leaves out what was written. So
+             the file is right up to the length that is told; a reader sees at worst the beginning
+             of the next step, which will be the same.
              The first mark is there before the first line: a file with lines and no mark is never
              one of ours, wherever a step was cut off.
              One driver writes at a time: the file is locked (flock) while a step is written.
@@ -26,7 +26,7 @@ from typing import Any
 import msgspec
 
 from penstock.errors import InvalidError, UnavailableError
-from penstock.spark.sinks import Delivery, Refused, Runs, Written, offsets_of
+from penstock.spark.sinks import Delivery, Offsets, Refused, Written, offsets_of
 
 
 class Mark(msgspec.Struct, frozen=True):
@@ -34,7 +34,7 @@ class Mark(msgspec.Struct, frozen=True):
     source: str
     end: int  # what lies before it in the input is written
     length: int  # bytes of the file
-    left: Runs = []  # of what lies before `end`: what is not written, because it had failed
+    rowless: Offsets = Offsets()  # of what lies before `end`: what gave no row
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class FileTarget:
         try:
             with self._locked() as handle:
                 mark = self._mark(handle, delivery)
-                written = Written(mark.end, offsets_of(mark.left))
+                written = Written(mark.end, offsets_of(mark.rowless))
                 missing = written.missing(delivery)
                 if mark.end >= delivery.end and not missing:
                     return {}
@@ -78,7 +78,7 @@ class FileTarget:
                 os.fsync(handle)
                 now, length = written.after(delivery), mark.length + len(lines)
                 self._put_mark(
-                    Mark(delivery.processor_id, delivery.source, now.end, length, now.runs)
+                    Mark(delivery.processor_id, delivery.source, now.end, length, now.kept)
                 )
                 return {}
         except OSError as error:

@@ -13,8 +13,9 @@ Contract     The function makes rows of a message: a dict, a list of them, or No
              SQLite     by the message hash, the primary key of the table
              Delta      by how far the input was written, an application transaction of the table
              file       by the same, in a small file beside it
-             Both remember with it which messages of the step had failed, handled: of those there is
-             nothing yet, so when the step comes again and one of them does not fail, it is added.
+             Both remember with it which messages of the step gave no row, as they failed or as
+             the function returned None: when the step comes again and one of them gives a row, it
+             is added.
              So a driver that was stopped and wakes up, or a step that comes again in smaller
              pieces, adds nothing twice.
 Paths        are those of the driver's machine (a Delta table's may be anything that deltalake
@@ -24,11 +25,14 @@ Paths        are those of the driver's machine (a Delta table's may be anything 
 from __future__ import annotations
 
 import functools
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
+import numpy as np
 import pyarrow as pa
 
 from penstock.errors import InvalidError
@@ -56,11 +60,14 @@ class Delivery:
     end: int  # the rows are those of the messages before this offset that were not written yet
     rows: Sequence[Row]
     start: int = 0  # what lies before it is committed, and does not come again
-    failed: Sequence[int] = ()  # offsets of messages whose error was handled
 
 
-#: Offsets as runs: low <= offset < high.
-Runs = list[tuple[int, int]]
+class Offsets(msgspec.Struct, frozen=True):
+    """As they are kept: a bit for each from `low` on, deflated. Written out they would be longer
+    than the rows of a step that leaves every other message out."""
+
+    low: int = 0
+    bits: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -68,34 +75,40 @@ class Written:
     """How far a target is that remembers offsets, and not rows."""
 
     end: int = 0  # what lies before it is written,
-    left: frozenset[int] = frozenset()  # but not these: they had failed
+    left: frozenset[int] = frozenset()  # but not these: they gave no row
 
     def missing(self, delivery: Delivery) -> list[Row]:
         return [row for row in delivery.rows if row.offset >= self.end or row.offset in self.left]
 
     def after(self, delivery: Delivery) -> Written:
-        """When what was missing is written. A message that was written, and fails when its step
-        comes again, stays written."""
-        failed = {offset for offset in delivery.failed if offset >= self.end}
-        left = (self.left | failed) - {row.offset for row in delivery.rows}
+        """When what was missing is written. A message that was written, and gives no row when its
+        step comes again, stays written."""
+        new = range(max(self.end, delivery.start), delivery.end)
+        left = self.left.union(new) - {row.offset for row in delivery.rows}
         return Written(
             max(self.end, delivery.end),
             frozenset(offset for offset in left if offset >= delivery.start),
         )
 
     @property
-    def runs(self) -> Runs:
-        found: Runs = []
-        for offset in sorted(self.left):
-            if found and found[-1][1] == offset:
-                found[-1] = (found[-1][0], offset + 1)
-            else:
-                found.append((offset, offset + 1))
-        return found
+    def kept(self) -> Offsets:
+        if not self.left:
+            return Offsets()
+        low = min(self.left)
+        bits = np.zeros(max(self.left) - low + 1, bool)
+        bits[np.fromiter(self.left, np.int64) - low] = True
+        return Offsets(low, zlib.compress(np.packbits(bits).tobytes()))
 
 
-def offsets_of(runs: Runs) -> frozenset[int]:
-    return frozenset(offset for low, high in runs for offset in range(low, high))
+def offsets_of(kept: Offsets) -> frozenset[int]:
+    if not kept.bits:
+        return frozenset()
+    try:
+        packed = zlib.decompress(kept.bits)
+    except zlib.error as error:
+        raise InvalidError(f"what a sink remembers of its last step is damaged: {error}") from None
+    bits = np.unpackbits(np.frombuffer(packed, np.uint8))
+    return frozenset((np.flatnonzero(bits) + kept.low).tolist())
 
 
 class Target(Protocol):

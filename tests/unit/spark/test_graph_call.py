@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable
 
 import penstock
 from penstock.client.bulk import Bulk
@@ -133,6 +135,46 @@ def test_a_message_that_failed_before_a_driver_died_is_not_lost(
     run(db, graph)
     assert sorted((tmp_path / "lines").read_text().split()) == ["0", "1", "2", "3"]
     assert "errors" not in db.streams()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "delta", "file"])
+def test_a_message_that_gave_no_row_before_a_driver_died_is_added_when_it_gives_one(
+    db: penstock.Database, tmp_path: Path, kind: str
+) -> None:
+    """The step was written, without that message, and not committed."""
+    graph = Graph("g")
+    ready = {
+        "sqlite": sinks.sqlite(tmp_path / "sqlite", table="t"),
+        "delta": sinks.delta(tmp_path / "delta", schema=pa.schema([("n", pa.int64())])),
+        "file": sinks.file(tmp_path / "file"),
+    }[kind]
+
+    @graph.sink("in")
+    @ready
+    def rows(message: Message) -> dict[str, int] | None:
+        if message.offset == 2 and (tmp_path / "not yet").exists():
+            return None
+        return {"n": message.offset}
+
+    def found() -> list[int]:
+        match kind:
+            case "sqlite":
+                with closing(sqlite3.connect(tmp_path / "sqlite")) as table:
+                    return [n for (n,) in table.execute("SELECT n FROM t ORDER BY n")]
+            case "delta":
+                table = DeltaTable(tmp_path / "delta").to_pyarrow_table()
+                return sorted(table.column("n").to_pylist())
+            case _:
+                lines = (tmp_path / "file").read_text().split()
+                return sorted(msgspec.json.decode(line)["n"] for line in lines)
+
+    (tmp_path / "not yet").touch()
+    db.stream("in").write_many([b""] * 4)
+    run(db, graph, dies=True)
+    assert found() == [0, 1, 3]
+    (tmp_path / "not yet").unlink()
+    run(db, graph)
+    assert found() == [0, 1, 2, 3]
 
 
 def test_a_row_that_sqlite_cannot_store_is_the_error_of_its_message_alone(

@@ -19,7 +19,7 @@ from penstock.errors import InvalidError, PenstockError, UnavailableError
 from penstock.spark import sinkfile, sinks
 from penstock.spark.sinkdelta import DeltaTarget
 from penstock.spark.sinkfile import FileTarget
-from penstock.spark.sinks import Delivery, Row, TableSink, Target, Written
+from penstock.spark.sinks import Delivery, Offsets, Row, TableSink, Target, Written, offsets_of
 from penstock.spark.sinksqlite import SqliteTarget
 
 
@@ -31,14 +31,14 @@ def deliver(
     source: str = "one",
     failed: Collection[int] = (),
 ) -> None:
-    """A step with a row per message, from `start` on, but for those that failed."""
+    """A step with a row per message, from `start` on, but for those that failed or gave none."""
     target.prepare()
     rows = [
         Row(offset, offset.to_bytes(16, "big"), target.encode(value))
         for offset, value in enumerate(values, start)
         if offset not in failed
     ]
-    target.write(Delivery("g/p", source, start + len(values), rows, start, sorted(failed)))
+    target.write(Delivery("g/p", source, start + len(values), rows, start))
 
 
 def numbers(low: int, high: int) -> list[dict[str, int]]:
@@ -121,10 +121,23 @@ def test_steps_that_come_again_in_any_pieces_lose_nothing_and_double_nothing(pla
     assert settled - set(found)  # some failed in every try
 
 
-def test_what_failed_is_forgotten_when_its_step_is_committed() -> None:
+def test_what_gave_no_row_is_forgotten_when_its_step_is_committed() -> None:
     """It does not come again; else what is remembered would grow for ever."""
     written = Written(10, frozenset({2, 7}))
-    assert written.after(Delivery("g/p", "one", 12, [], 5, [11])) == Written(12, frozenset({7, 11}))
+    step = Delivery("g/p", "one", 12, [Row(10, b"", None)], 5)
+    assert written.after(step) == Written(12, frozenset({7, 11}))
+
+
+def test_what_gave_no_row_is_kept_as_bits() -> None:
+    """A sink that leaves half of its messages out has as many gaps as rows."""
+    assert offsets_of(Offsets()) == frozenset()
+    for left in (frozenset[int](), {0}, {7, 9}, {1 << 40, (1 << 40) + 9}, set(range(100))):
+        assert offsets_of(Written(0, frozenset(left)).kept) == left
+    half = Written(0, frozenset(n for n in range(500_000) if random.Random(n).random() < 0.5))
+    assert offsets_of(half.kept) == half.left
+    assert len(half.kept.bits) < 500_000 // 8 * 1.1
+    with pytest.raises(InvalidError, match="damaged"):
+        offsets_of(Offsets(0, b"no zlib"))
 
 
 def test_steps_without_rows_leave_everything_as_it_is(place: Place) -> None:
