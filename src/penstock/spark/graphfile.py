@@ -82,8 +82,9 @@ def _load(path: Path) -> ModuleType:
 
 
 def _line(path: Path, error: BaseException) -> str:
-    if isinstance(error, SyntaxError) and error.filename == str(path):
+    name = str(path.absolute())  # so Python calls it
+    if isinstance(error, SyntaxError) and error.filename == name:
         return f", line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    at = [frame.lineno for frame in frames if frame.filename == str(path)]
+    at = [frame.lineno for frame in frames if frame.filename == name]
     return f", line {at[-1]}" if at else ""

@@ -63,12 +63,14 @@ def test_a_file_does_not_run_itself(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_wrong_in_a_file_is_told_with_its_line(
-    tmp_path: Path, text: str, told: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
 ) -> None:
     file = tmp_path / "bad.py"
     file.write_text(text)
-    with pytest.raises(InvalidError, match=told):
-        load_graph(str(file))
+    monkeypatch.chdir(tmp_path)
+    for place in (str(file), "bad.py", f"../{tmp_path.name}/bad.py"):
+        with pytest.raises(InvalidError, match=told):
+            load_graph(place)
     assert PREFIX + "bad" not in sys.modules
 
 
