@@ -244,7 +244,11 @@ def _traceback(error: Exception) -> str:
     frames = error.__traceback__
     while frames is not None and frames.tb_frame.f_code.co_filename == __file__:
         frames = frames.tb_next
-    lines = traceback.format_exception(type(error), error, frames)
+    # What an exception holds is of somebody else: a SyntaxError may have text for a number.
+    try:
+        lines = traceback.format_exception(type(error), error, frames)
+    except Exception as worse:
+        return f"(it cannot be shown: {type(worse).__name__})"
     return "".join(lines)[-_TRACEBACK_CHARS:]
 
 

@@ -85,6 +85,16 @@ def test_the_text_of_an_error_is_bounded() -> None:
     assert msgspec.json.decode(short.entry[1])["message"] == "x" * 1000
 
 
+def test_an_error_whose_traceback_cannot_be_shown_is_handled_like_others() -> None:
+    """Python's own traceback module fails on a SyntaxError that is not well made."""
+    told = msgspec.json.decode(
+        described("g", "p", [], SyntaxError("x", ("f", 1, "z", "t")), b"h" * 16).entry[1]
+    )
+    assert (told["type"], told["traceback"]) == (
+        "SyntaxError", "(it cannot be shown: TypeError)",
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize("count", [2, 40])
 def test_a_fork_may_have_large_outputs_for_many_streams(db: penstock.Database, count: int) -> None:
     """Each is small enough to go with the commit, but all together may not be."""
