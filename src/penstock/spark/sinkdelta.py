@@ -16,7 +16,7 @@ Refused      A table that forgets its application transactions after a while.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,15 +54,19 @@ class DeltaTarget:
     storage_options: dict[str, str] = field(default_factory=dict)
 
     def prepare(self) -> None:
-        """Workers need the columns."""
-        if self.schema is None:
+        """Workers need the columns. Those of a table that is there are its own, whatever was
+        given, and there may be more of them by now."""
+        try:
             table = self._load()
-            if table is None:
-                raise InvalidError(
-                    f"there is no Delta table at {self.path}, and nothing says its columns",
-                    hint='sinks.delta(path, schema=pyarrow.schema([("order", pyarrow.int64())]))',
-                )
+        except (DeltaError, OSError) as error:
+            raise UnavailableError(f"Delta table {self.path}: {error}") from error
+        if table is not None:
             self.schema = pa.schema(table.schema().to_arrow())
+        if self.schema is None:
+            raise InvalidError(
+                f"there is no Delta table at {self.path}, and nothing says its columns",
+                hint='sinks.delta(path, schema=pyarrow.schema([("order", pyarrow.int64())]))',
+            )
 
     def encode(self, value: Any) -> dict[str, Any]:
         assert self.schema is not None, "prepare was there before"
@@ -83,6 +87,7 @@ class DeltaTarget:
                 raise InvalidError(
                     f"column {column.name} is {column.type}, and {given!r} does not fit: {error}"
                 ) from None
+            _check_fields(column.name, column.type, given)
         return dict(row)
 
     def write(self, delivery: Delivery) -> Refused:
@@ -149,6 +154,21 @@ class DeltaTarget:
         return DeltaTable.create(
             self.path, self.schema, storage_options=self.storage_options or None
         )
+
+
+def _check_fields(name: str, kind: pa.DataType, value: Any) -> None:
+    """Arrow leaves out what a struct has no field for."""
+    if pa.types.is_struct(kind) and isinstance(value, Mapping):
+        fields = {field.name: field.type for field in kind}
+        for key, each in value.items():
+            if key not in fields:
+                raise InvalidError(
+                    f"{name} has no field {key!r}", hint=f"it has {', '.join(fields)}"
+                )
+            _check_fields(f"{name}.{key}", fields[key], each)
+    elif pa.types.is_list(kind) and isinstance(value, Sequence):
+        for each in value:
+            _check_fields(name, kind.value_type, each)
 
 
 def _note_of(value: Any) -> Note | None:

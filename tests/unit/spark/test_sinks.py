@@ -13,7 +13,8 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
+from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
+from deltalake.schema import PrimitiveType
 
 from penstock.errors import InvalidError, PenstockError, UnavailableError
 from penstock.spark import sinkfile, sinks
@@ -474,6 +475,24 @@ def test_delta_tables_that_exist_say_their_columns_themselves(tmp_path: Path) ->
     write_deltalake(path, pa.table({"n": [7], "s": ["there"]}))
     deliver(DeltaTarget(path), [{"n": 8}])
     assert sorted(DeltaTable(path).to_pyarrow_table().column("n").to_pylist()) == [7, 8]
+    given = DeltaTarget(path, pa.schema([("n", pa.int32())]))
+    deliver(given, [{"n": 9, "s": "too"}], start=1)
+    DeltaTable(path).alter.add_columns([Field("more", PrimitiveType("long"))])
+    deliver(given, [{"n": 10, "more": 1}], start=2)
+    assert DeltaTable(path).to_pyarrow_table().sort_by("n").to_pylist()[2:] == [
+        {"n": 9, "s": "too", "more": None},
+        {"n": 10, "s": None, "more": 1},
+    ]
+
+
+def test_delta_refuses_what_a_struct_has_no_field_for() -> None:
+    """It would be gone without a word."""
+    point = pa.struct([("x", pa.int64())])
+    target = DeltaTarget("t", pa.schema([("one", point), ("many", pa.list_(point))]))
+    target.encode({"one": {"x": 1}, "many": [{"x": 1}, None, {}]})
+    for row in ({"one": {"x": 1, "y": 2}}, {"many": [{"x": 1}, {"y": 2}]}):
+        with pytest.raises(InvalidError, match="has no field 'y'"):
+            target.encode(row)
 
 
 def test_delta_writers_of_other_processors_do_not_hide_rows(tmp_path: Path) -> None:
