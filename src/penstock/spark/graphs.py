@@ -101,6 +101,11 @@ def start(
 ) -> Running:
     """Run it beside what the caller does: `with graphs.start(graph, "./data") as running: …`"""
     checked_step_max("step_max", step_max)
+    if spark is not None and not hasattr(spark, "sparkContext"):
+        raise InvalidError(
+            f"spark is a SparkSession with a SparkContext, not {type(spark).__name__}",
+            hint='penstock.spark.session(master="local[2]") makes one; one of Connect will not do',
+        )
     graph.check()
     place = shared_place(checked_location(location))
     db = penstock.open(place)

@@ -16,7 +16,7 @@ from deltalake import DeltaTable
 import penstock
 from penstock.client.bulk import Bulk
 from penstock.clock import SystemClock
-from penstock.errors import NotFoundError
+from penstock.errors import InvalidError, NotFoundError
 from penstock.graph import Graph, Message
 from penstock.graph.hashes import message_hash
 from penstock.graph.machine import Ask, Idle, processor_steps
@@ -243,6 +243,24 @@ def test_a_task_of_several_holds_what_the_others_staged_from_its_beginning(
 @pytest.mark.parametrize("text", ["order 17: the pump crashed, see log", "it said: no"])
 def test_what_a_function_says_is_told(text: str) -> None:
     assert why(ValueError(text)) == f"ValueError: {text}"
+
+
+def test_a_ready_made_sink_is_none_of_the_other_kinds(
+    db: penstock.Database, tmp_path: Path
+) -> None:
+    """Its dicts would go to the file, and its bytes to the stream."""
+    graph = Graph("g")
+    graph.pipe("in", "out", name="p")(sinks.file(tmp_path / "f")(lambda message: message.data))
+    with pytest.raises(InvalidError, match="a ready-made sink is no pipe"):
+        run(db, graph)
+
+
+def test_a_session_that_is_none_is_told() -> None:
+    graph = Graph("g")
+    graph.pipe("in", "out", name="p")(lambda message: message)
+    wrong: Any = "local[2]"
+    with pytest.raises(InvalidError, match="not str"):
+        graph.run("memory://none", spark=wrong)
 
 
 def test_a_worker_that_was_killed_is_told() -> None:
