@@ -185,19 +185,23 @@ def show(
 
 def _delivery(processor: graphs.Processor) -> str:
     word = ""
-    if processor.topology.kind == "source" and not processor.wants_position:
-        word = "at least once: it takes no position"
+    topology = processor.topology
+    if topology.kind == "source":
+        asks = processor.wants_position
+        word = "exactly once" if asks else "at least once: it takes no position"
     sinks = importlib.import_module("penstock.spark.sinks")
-    if isinstance(processor.function, sinks.TableSink):
+    if isinstance(processor.function, sinks.TableSink) and topology.semantics != "at_most_once":
         word = "exactly once"
-    return delivery_of(processor.topology, word)
+    return delivery_of(topology, word)
 
 
 def _stored_delivery(status: ProcessorStatus) -> str:
     """What functions are like is not stored."""
     word = ""
-    if status.kind == "source" and status.position is None:
-        word = "exactly once, if it takes a position"
+    if status.kind == "source":
+        word = "exactly once"
+        if status.position is None:
+            word += ", if it takes a position"
     elif status.kind == "sink" and status.semantics == "exactly_once":
         word = "at least once, with a hash; a ready-made sink exactly once"
     return delivery_of(_topology(status), word)

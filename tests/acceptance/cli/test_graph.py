@@ -66,6 +66,17 @@ def test_a_file_is_drawn_as_a_table_a_flowchart_and_json(sh: Any, tmp_path: Path
     assert shown["delivery"]["keep"] == "exactly once"
 
 
+def test_the_picture_says_how_safe_a_processor_is(sh: Any, tmp_path: Path) -> None:
+    """A sink that leaves out what it has loses what is not brought again; a source with positions
+    commits them with its outputs, whatever the others do."""
+    file = tmp_path / "shop.py"
+    careless = FILE.replace('errors="oops"', 'semantics="at_most_once"')
+    file.write_text(careless.replace("feed()", "feed(position)").replace('b"x"', 'b"x", 1'))
+    assert sh.json("graph", "show", str(file))["delivery"] == {
+        "feed": "exactly once", "clean": "at most once", "keep": "at most once",
+    }  # fmt: skip
+
+
 def test_files_and_graphs_that_are_not_there_are_not_found(sh: Any, tmp_path: Path) -> None:
     for words in (("run", "none.py"), ("show", "none.py"), ("show", "none"), ("status", "none")):
         assert sh("graph", *words) == 3, words
