@@ -87,9 +87,9 @@ def test_the_text_of_an_error_is_bounded() -> None:
 
 def test_an_error_whose_traceback_cannot_be_shown_is_handled_like_others() -> None:
     """Python's own traceback module fails on a SyntaxError that is not well made."""
-    told = msgspec.json.decode(
-        described("g", "p", [], SyntaxError("x", ("f", 1, "z", "t")), b"h" * 16).entry[1]
-    )
+    place: Any = ("f", 1, "not a column", "x = 1")
+    failure = described("g", "p", [], SyntaxError("x", place), b"h" * 16)
+    told = msgspec.json.decode(failure.entry[1])
     assert (told["type"], told["traceback"]) == (
         "SyntaxError", "(it cannot be shown: TypeError)",
     )  # fmt: skip
