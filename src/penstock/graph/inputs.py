@@ -131,8 +131,11 @@ def require_entries(change: Change, ranges: list[Range]) -> None:
 
 def evicted(row: ProcessorRow, alias: str, start: int, first: int) -> NotFoundError:
     stream = next(each.stream for each in row.inputs if each.alias == alias)
+    ways = "on_evicted='skip' goes on without them"
+    if len(row.inputs) == 1:
+        # Else it would bring the other inputs again, and of a join put others side by side.
+        ways += f", and so does {command('reset', row)} --start first"
     return NotFoundError(
         f"processor {row.name}: entries {start} to {first - 1} of stream {stream!r} were evicted "
-        f"before it read them; on_evicted='skip' goes on without them, and so does "
-        f"{command('reset', row)} --start first"
+        f"before it read them; {ways}"
     )

@@ -112,7 +112,7 @@ def evicted(stream: str, position: int, first: int) -> InvalidError:
     return InvalidError(
         f"offsets {position} to {first - 1} of stream {stream} were evicted before they were "
         f"delivered; it begins at {first}",
-        hint='on_evicted="skip" goes on behind them and counts them; or penstock graph reset',
+        hint='on_evicted="skip" goes on behind them and counts them',
     )
 
 

@@ -119,6 +119,20 @@ async def test_what_was_evicted_unread_stops_the_processor_with_a_clear_error() 
     assert driver.store.head() == head
 
 
+@pytest.mark.parametrize("kind", ["pipe", "fork", "sink", "join", "alts"])
+async def test_whoever_lost_entries_is_told_to_begin_anew_only_where_that_doubles_nothing(
+    kind: str,
+) -> None:
+    """From its first entry on, an input that lost nothing would come again, and the entries of a
+    join would have other neighbours."""
+    driver = await with_inputs(left=6)
+    found = await started(driver, topology(kind))
+    await driver.do(evict_step(stream("left"), up_to=3))
+    with pytest.raises(NotFoundError, match="on_evicted='skip' goes on without them") as told:
+        await driver.raw(Look(found.processor, found.epoch))
+    assert ("penstock graph reset" in str(told.value)) == (kind not in ("join", "alts"))
+
+
 async def test_skipping_moves_over_what_is_gone_and_counts_it() -> None:
     driver = await with_inputs(left=6)
     declared = topology("pipe", on_evicted="skip")
