@@ -3,6 +3,7 @@
 Contract     plain_type(kind): the same without views and dictionaries, and with one type for all
              lists, at any depth. Arrow cannot `take` from views, and its cast from a list view to a
              list writes an offset too few, so fit.plain makes such arrays, not a cast.
+             octets_type(kind): the same with binary for text, at any depth.
              instants(file): the schema of a Parquet file in which INT96 are instants. Spark writes
              its TIMESTAMP so by default, in UTC, and the format has no place for a zone.
 """
@@ -38,6 +39,11 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     if isinstance(kind, pa.BaseExtensionType) and pa.types.is_string_view(kind.storage_type):
         return pa.string()  # JSON
     return _PLAIN.get(kind, kind)
+
+
+def octets_type(kind: pa.DataType) -> pa.DataType:
+    texts = (pa.types.is_string, pa.types.is_large_string)
+    return _remade(kind, lambda leaf: pa.binary() if any(is_(leaf) for is_ in texts) else leaf)
 
 
 def instants(file: pq.ParquetFile) -> pa.Schema:

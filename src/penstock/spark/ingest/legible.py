@@ -2,8 +2,8 @@
 
 Contract     legible(array): a value for each row that `rescued_text` can write: numbers and texts
              as they are, bytes as base64, times as ISO 8601, maps as pairs. What Python's types
-             cannot hold (years beyond 9999, nanoseconds) is written out, so that nothing is lost
-             and nothing raises.
+             cannot hold (years beyond 9999, nanoseconds, text that is no UTF-8) is written out, so
+             that nothing is lost and nothing raises.
 """
 
 from __future__ import annotations
@@ -52,7 +52,17 @@ def legible(array: pa.Array) -> list[Any]:
         return list(texts.to_pylist())
     if types.is_duration(kind):
         return [_duration(each.value, kind.unit) if each.is_valid else None for each in array]
+    if types.is_string(kind) or types.is_large_string(kind):
+        return _decoded(array)
     return [_value(each) for each in array.to_pylist()]
+
+
+def _decoded(texts: pa.Array) -> list[str | None]:
+    try:
+        return list(texts.to_pylist())
+    except UnicodeDecodeError:
+        raw = texts.cast(pa.large_binary()).to_pylist()
+        return [None if each is None else each.decode(errors="backslashreplace") for each in raw]
 
 
 def _value(value: Any) -> Any:

@@ -318,3 +318,37 @@ def test_what_python_has_no_value_for_is_rescued_too() -> None:
         "within": [{"a": 1}],
         "days": ["10000000 days since 1970-01-01"],
     }
+
+
+def octets(*values: bytes) -> pa.Array:
+    """A column of text as some writers leave it: nobody looked whether it is any."""
+    offsets = [0, *itertools.accumulate(map(len, values))]
+    return pa.Array.from_buffers(
+        pa.string(),
+        len(values),
+        [None, pa.array(offsets, pa.int32()).buffers()[1], pa.py_buffer(b"".join(values))],
+    )
+
+
+def test_text_that_is_no_utf_8_is_rescued_so_that_the_table_can_be_read() -> None:
+    text = octets(b"a", b"\xff!", b"b")
+    given = pa.table(
+        {
+            "t": text,
+            "s": pa.StructArray.from_arrays([text, pa.array([1, 2, 3])], ["t", "n"]),
+            "l": pa.ListArray.from_arrays([0, 1, 3, 3], text),
+            "d": pa.DictionaryArray.from_arrays([0, 1, 2], text),
+            "other": text,
+        }
+    )
+    columns = settle(given.select(["t", "s", "l", "d"]).schema)
+    table = conform(given, columns)
+    table.validate(full=True)
+    bad = {"t": "\\xff!", "s": {"t": "\\xff!", "n": 2}, "l": ["\\xff!", "b"], "d": "\\xff!"}
+    rescued = [json.loads(each) for each in table["_rescued_data"].to_pylist()]
+    assert rescued == [{"other": "a"}, {**bad, "other": "\\xff!"}, {"other": "b"}]
+    assert rows(table.drop_columns("_rescued_data")) == [
+        {"t": "a", "s": {"t": "a", "n": 1}, "l": ["a"], "d": "a"},
+        {"s": {"t": None, "n": 2}, "l": [None, "b"]},
+        {"t": "b", "s": {"t": "b", "n": 3}, "l": [], "d": "b"},
+    ]
