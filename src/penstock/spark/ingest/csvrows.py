@@ -32,11 +32,11 @@ from penstock.spark.ingest.jsonvalues import (
     to_timestamp,
 )
 from penstock.spark.ingest.lines import Lines, Quoting
-from penstock.spark.ingest.schema import POSITION, RESCUED
+from penstock.spark.ingest.schema import POSITION, RESCUED, integer_type, merge_types
 
 _INTEGER = re.compile(r"[+-]?\d+")
 #: A leading zero is a sign that it is a name made of digits: 01234 is no number.
-_INTEGERS = r"^\s*-?(0|[1-9]\d{0,17})\s*$"
+_INTEGERS = r"^\s*-?(0|[1-9]\d{0,37})\s*$"
 _NUMBERS = r"^\s*[+-]?(0|[1-9]\d*)?(\.\d+)?([eE][+-]?\d+)?\s*$"
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
@@ -103,16 +103,27 @@ def _kind(texts: pa.Array) -> pa.DataType:
     seen = texts.drop_null()
     if not len(seen):
         return pa.null()
-    if pc.all(pc.match_substring_regex(seen, _INTEGERS)).as_py():
-        return pa.int64()
+    whole = pc.match_substring_regex(seen, _INTEGERS)
+    if pc.all(whole).as_py():
+        return _integer_kind(seen)
     number = pc.and_(
         pc.match_substring_regex(seen, _NUMBERS), pc.match_substring_regex(seen, r"\d")
     )
     if pc.all(number).as_py():
-        return pa.float64()
+        return merge_types(_integer_kind(seen.filter(whole)), pa.float64())
     if pc.all(pc.match_substring_regex(seen, r"(?i)^\s*(true|false)\s*$")).as_py():
         return pa.bool_()
     return pa.string()
+
+
+def _integer_kind(seen: pa.Array) -> pa.DataType:
+    texts = pc.ascii_trim_whitespace(seen)
+    try:
+        texts.cast(pa.int64())
+    except pa.ArrowInvalid:
+        digits = pc.max(pc.utf8_length(pc.ascii_ltrim(texts, "-"))).as_py()
+        return integer_type(digits, small=False)
+    return pa.int64()
 
 
 # -- the fields of each record, as text

@@ -46,6 +46,8 @@ from penstock.spark.ingest.schema import (
 
 #: Texts that a colon follows; the others are matched too, for what is in them is no name.
 _NAMES = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*+:|"[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
+#: An integer that 64 bits may not hold: Arrow would infer a double, which has not its digits.
+_LARGE = re.compile(rb"[:,\[]\s*+-?(?:9\d{18}|\d{20})\d*+\s*+[,\]}]")
 #: Inference begins with so many lines.
 _HEAD = 64
 #: Fewer lines than this are quicker in Python than by another try of Arrow's reader.
@@ -71,7 +73,7 @@ def infer(lines: Lines) -> pa.Schema:
 
     def look(part: Lines) -> None:
         motley = _motley(part)
-        quick = _narrow(part) and not motley and not _odd(part)
+        quick = _narrow(part) and not motley and not _odd(part) and not _large(part)
         table = _read(part.span(), None, "infer") if quick else None
         if table is not None and len(table) == part.count:
             merging.add(pa.schema([(each.name, _plain(each.type)) for each in table.schema]))
@@ -92,7 +94,7 @@ def infer(lines: Lines) -> pa.Schema:
 
 
 def _fit(lines: Lines, columns: pa.Schema) -> bool:
-    if lines.span().count(b"{") * field_count(columns) > CELLS_MAX or _odd(lines):
+    if lines.span().count(b"{") * field_count(columns) > CELLS_MAX or _odd(lines) or _large(lines):
         return False
     table = _read(lines.span(), columns, "error")
     return table is not None and len(table) == lines.count
@@ -264,6 +266,10 @@ def _cut(lines: Lines) -> list[Lines]:
     times = data.count(b"{") * data.count(b":") // CELLS_MAX
     step = -(-lines.count // max(2, math.isqrt(times) + 1))
     return [lines.part(low, low + step) for low in range(0, lines.count, step)]
+
+
+def _large(lines: Lines) -> bool:
+    return _LARGE.search(lines.span()) is not None
 
 
 def _odd(lines: Lines) -> bool:

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.spark.ingest.schema import LEVELS_MAX, merge_types
+from penstock.spark.ingest.schema import LEVELS_MAX, integer_type, merge_types
 
 
 class NotJsonError(ValueError):
@@ -72,9 +72,10 @@ def type_of(value: Any, levels: int = LEVELS_MAX) -> pa.DataType:
             return pa.null()
         case bool():
             return pa.bool_()
+        case Number() if _INTEGER.fullmatch(value):
+            return integer_type(len(value.lstrip("-")), small=-(2**63) <= int(value) < 2**63)
         case Number():
-            small = _INTEGER.fullmatch(value) and -(2**63) <= int(value) < 2**63
-            return pa.int64() if small else pa.float64()
+            return pa.float64()
         case str():
             return pa.string()
         case list():
@@ -197,9 +198,16 @@ def in_range(value: int, kind: pa.DataType) -> int | None:
     return value if -half <= value < half else None
 
 
+def _without_marks(text: str) -> str:
+    """Python takes 1_000 for a number; nobody else does."""
+    if "_" in text:
+        raise ValueError(text)
+    return text
+
+
 def to_float(text: str, kind: pa.DataType) -> float | None:
     try:
-        value = float(text)
+        value = float(_without_marks(text))
     except ValueError:
         return None
     if text in _CONSTANTS:
@@ -210,8 +218,8 @@ def to_float(text: str, kind: pa.DataType) -> float | None:
 
 def to_decimal(text: str, kind: pa.DataType) -> Decimal | None:
     try:
-        value = Decimal(text)
-    except InvalidOperation:
+        value = Decimal(_without_marks(text))
+    except (InvalidOperation, ValueError):
         return None
     if not value.is_finite():
         return None

@@ -3,12 +3,13 @@
 Contract     `columns` are those of the user's data; a table has three more (TABLE_FIELDS). They are
              stored as the JSON that Spark and Delta write for a StructType. Types that Delta has
              not are widened to one that holds every value (`delta_type`).
-Inference    A value has a type (64-bit integers, doubles, booleans, text, arrays, structs); two
-             rows of one column have the narrowest type that holds both (`merge_types`); what holds
-             nothing but nulls is text. Types of Arrow that are one type of Delta are that one;
-             integers and decimals have a decimal, if 38 digits hold both, and else text. Text that
-             looks like a time stays text: a later row might not look so. Give a schema for times,
-             decimals and larger integers.
+Inference    A value has a type (64-bit integers, doubles, booleans, text, arrays, structs); an
+             integer that is larger is a decimal (`integer_type`), for a double has not its digits.
+             Two rows of one column have the narrowest type that holds both (`merge_types`); what
+             holds nothing but nulls is text. Types of Arrow that are one type of Delta are that
+             one; integers and decimals have a decimal, if 38 digits hold both, and else text. Text
+             that looks like a time stays text: a later row might not look so. Give a schema for
+             times and decimals.
 Bounds       What files hold decides what is inferred, so that is bounded: arrays and structs
              LEVELS_MAX deep, what is deeper being text; FIELDS_MAX columns and fields in them,
              what comes later being rescued. A schema that somebody gives is not. Rows are read so
@@ -169,6 +170,13 @@ def _field_count(kind: pa.DataType) -> int:
 def field_count(columns: pa.Schema) -> int:
     """Columns, and the fields in them."""
     return sum(_field_count(field.type) for field in columns)
+
+
+def integer_type(digits: int, *, small: bool) -> pa.DataType:
+    """Of an integer of so many digits; `small`: 64 bits hold it."""
+    if small:
+        return pa.int64()
+    return pa.decimal128(digits, 0) if digits <= 38 else pa.float64()
 
 
 class Merging:

@@ -93,9 +93,9 @@ def test_bytes_that_are_no_text_leave_their_record() -> None:
     ("kind", "good", "bad"),
     [
         (pa.int8(), {"1": 1, " -5 ": -5, "+7": 7}, ["128", "1.0", "x"]),
-        (pa.float64(), {"1.5": 1.5, " 2 ": 2.0, "1e3": 1000.0}, ["1e400", "x"]),
+        (pa.float64(), {"1.5": 1.5, " 2 ": 2.0, "1e3": 1000.0}, ["1e400", "1_0", "x"]),
         (pa.bool_(), {"true": True, "FALSE": False, " True": True}, ["yes", "2"]),
-        (pa.decimal128(5, 2), {"1.25": "1.25", " 3": "3.00"}, ["1.255", "12345", "x"]),
+        (pa.decimal128(5, 2), {"1.25": "1.25", " 3": "3.00"}, ["1.255", "12345", "1_0", "x"]),
         (pa.date32(), {"2026-01-31": "2026-01-31"}, ["2026-02-31", "31.1.2026"]),
         (
             pa.timestamp("us", tz="UTC"),
@@ -134,6 +134,17 @@ def test_types_are_inferred_but_digits_with_a_leading_zero_stay_text() -> None:
         "e": "null",
         "f": "string",
         "g": "double",
+    }
+
+
+def test_integers_keep_their_digits_however_many_they_are() -> None:
+    texts = b"%d,%d,%d,%d\n%d,1,2.5,1\n"
+    large = texts % (2**63 - 1, 2**63, 10**20, 10**38, -(2**63))
+    assert infer(large, list("abcd")) == {
+        "a": "int64",
+        "b": "decimal128(19, 0)",
+        "c": "string",
+        "d": "double",  # as no decimal has so many
     }
 
 

@@ -191,6 +191,23 @@ def test_the_narrowest_types_are_inferred_and_texts_stay_texts() -> None:
     }
 
 
+@pytest.mark.parametrize("many", [1, 300])
+def test_integers_keep_their_digits_however_many_they_are(many: int) -> None:
+    lines = [b'{"a":%d,"b":1,"c":[1],"d":0.5,"e":1}' % -(2**63)] * many
+    lines += [
+        b'{"a":%d,"b":%d,"c":[%d],"d":%d,"e":%d}' % (2**63 - 1, 2**63, 10**20, 10**20, 10**38)
+    ]
+    for text in (b"\n".join(lines), b"\n".join(reversed(lines))):
+        assert infer(text) == {
+            "a": "int64",
+            "b": "decimal128(19, 0)",
+            "c": "list<element: decimal128(21, 0)>",
+            "d": "string",
+            "e": "double",  # as no decimal has so many
+        }
+    assert parse(lines[-1], settle(jsonlines.infer(split_lines(lines[-1]))))[0]["b"] == 2**63
+
+
 def test_inference_passes_over_what_cannot_be_read() -> None:
     good = [json.dumps({"id": n}).encode() for n in range(200)]
     assert infer(b"\n".join([*good[:50], b"nonsense", b"null", *good[50:]])) == {"id": "int64"}
