@@ -38,6 +38,7 @@ _INTEGER = re.compile(r"[+-]?\d+")
 #: A leading zero is a sign that it is a name made of digits: 01234 is no number.
 _INTEGERS = r"^\s*-?(0|[1-9]\d{0,37})\s*$"
 _NUMBERS = r"^\s*[+-]?(0|[1-9]\d*)?(\.\d+)?([eE][+-]?\d+)?\s*$"
+_RETURN_ALONE = re.compile(rb"\r(?!\n)")
 _BOOLEANS = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -59,8 +60,13 @@ def without_empty(records: Lines) -> Lines:
 def header_of(first: bytes, dialect: Dialect) -> list[str]:
     """The names of a file's columns, by its first record."""
     fields = _fields(first.decode(errors="backslashreplace"), dialect)
+    # What is wrong with where it ends may make the whole file its header, and lose every row.
+    if not fields:
+        raise InvalidError("a quote in the first record is never closed")
     if not dialect.header:
         return [f"_c{number}" for number in range(len(fields))]
+    if _RETURN_ALONE.search(first):
+        raise InvalidError("a carriage return alone is in the header, and ends no line")
     names = [(name or "").strip() or f"_c{number}" for number, name in enumerate(fields)]
     doubled = sorted(name for name, times in Counter(names).items() if times > 1)
     if doubled:

@@ -155,6 +155,19 @@ def test_a_header_names_columns_and_not_one_of_them_twice() -> None:
         csvrows.header_of(b"a,a", Dialect())
 
 
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [(b"id,name\r1,a\r2,b", "carriage return"), (b'id,"name\n1,a\n2,b', "never closed")],
+)
+def test_a_header_that_is_the_whole_file_is_no_header(text: bytes, why: str) -> None:
+    # Else all of it would be names, and the file loaded without a row.
+    with pytest.raises(InvalidError, match=why):
+        csvrows.header_of(text, Dialect())
+    with pytest.raises(InvalidError, match="never closed"):
+        csvrows.header_of(b'"1,a\n2,b', Dialect(header=False))
+    assert len(csvrows.header_of(b'id,"two\r\nlines"', Dialect())) == 2
+
+
 def test_only_whole_records_are_cut_off() -> None:
     assert cut(b'1,a\n2,"b\n', COMMA) == 4
     assert cut(b'1,a\n2,"b\n"\n', COMMA) == 11
