@@ -21,7 +21,7 @@ Invariant    merge_types is commutative up to the order of fields, associative a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -75,9 +75,7 @@ def delta_type(kind: pa.DataType) -> pa.DataType:
     if types.is_decimal(kind):
         return pa.decimal128(kind.precision, kind.scale) if kind.precision <= 38 else pa.string()
     if types.is_struct(kind):
-        fields = [
-            pa.field(each.name, delta_type(each.type)) for each in kind if _can_be_a_name(each.name)
-        ]
+        fields = [pa.field(each.name, delta_type(each.type)) for each in _distinct(kind)]
         return pa.struct(fields) if fields else pa.string()
     if types.is_map(kind):
         return pa.map_(delta_type(kind.key_type), delta_type(kind.item_type))
@@ -122,17 +120,28 @@ def _can_be_a_name(name: str) -> bool:
 
 
 def settle(columns: pa.Schema) -> pa.Schema:
-    """An inferred schema as a table can have it: without our names, each name once.
+    """An inferred schema as a table can have it: without our names, each name once."""
+    own = _distinct(columns, RESERVED)
+    return pa.schema([pa.field(field.name, delta_type(field.type)) for field in own])
 
-    Delta's names differ in more than their case; the later one of two that do not is left out, and
-    its values are rescued.
-    """
-    fields, seen = [], {name.casefold() for name in RESERVED}
-    for field in columns:
+
+def _distinct(fields: Iterable[pa.Field], taken: Iterable[str] = ()) -> Iterator[pa.Field]:
+    """Delta's names differ in more than their case; the later one of two that do not is left out,
+    and its values are rescued."""
+    seen = {name.casefold() for name in taken}
+    for field in fields:
         if field.name.casefold() not in seen and _can_be_a_name(field.name):
             seen.add(field.name.casefold())
-            fields.append(pa.field(field.name, delta_type(field.type)))
-    return pa.schema(fields)
+            yield field
+
+
+def _left_out(kind: pa.DataType) -> list[str]:
+    """Fields of structs in there that a table cannot have."""
+    fields = [kind.field(at) for at in range(kind.num_fields)]
+    names = [field.name for field in fields] if pa.types.is_struct(kind) else []
+    for field in _distinct(fields) if names else ():
+        names.remove(field.name)
+    return names + [name for field in fields for name in _left_out(field.type)]
 
 
 def shallow(kind: pa.DataType, levels: int = LEVELS_MAX) -> pa.DataType:
@@ -324,6 +333,11 @@ def given_schema(given: object) -> pa.Schema:
                 + ", ".join(sorted(RESERVED))
                 + " are ours",
             )
+    for name in (each for field in columns for each in _left_out(field.type)):
+        raise InvalidError(
+            f"a table cannot have the field {name!r} of a struct",
+            hint="names differ in more than their case",
+        )
     if not names:
         raise InvalidError("a schema without columns", hint="leave it out to have it inferred")
     return as_stored(wanted)

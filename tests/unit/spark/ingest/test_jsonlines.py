@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from penstock.errors import InvalidError
 from penstock.spark.ingest import jsonlines
 from penstock.spark.ingest.lines import split_lines
-from penstock.spark.ingest.schema import settle
+from penstock.spark.ingest.schema import as_stored, given_schema, settle
 
 COLUMNS = pa.schema(
     [
@@ -216,3 +217,9 @@ def test_inference_passes_over_what_cannot_be_read() -> None:
 
 def test_our_own_names_and_names_that_differ_by_case_are_not_inferred() -> None:
     assert infer(b'{"_file":1,"A":1,"a":2,"_Position":3}') == {"A": "int64"}
+    line = b'{"l":[{"A":1,"a":2,"_file":3}]}'
+    assert infer(line) == {"l": "list<element: struct<A: int64, _file: int64>>"}
+    (row,) = parse(line, as_stored(settle(jsonlines.infer(split_lines(line)))))
+    assert (row["l"], row["_rescued_data"]) == ([{"A": 1, "_file": 3}], line.decode())
+    with pytest.raises(InvalidError, match="the field 'a' of a struct"):
+        given_schema(pa.schema([("s", pa.struct([("A", pa.int8()), ("a", pa.int8())]))]))
