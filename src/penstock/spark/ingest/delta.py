@@ -50,6 +50,8 @@ _REFUSED = {
     _RETENTION: "it forgets which publishes it has",
     "delta.columnMapping.mode": "its files have other names for the columns",
 }
+#: Of a column, in its metadata: what a writer would have to compute or to check.
+_RULES = ("delta.generationExpression", "delta.identity.", "delta.invariants")
 
 
 def require_deltalake() -> Any:
@@ -311,6 +313,17 @@ class DeltaTarget:
                 f"{self._table} has constraints that are not checked here: "
                 + ", ".join(sorted(constraints)),
                 hint="load into a table without constraints",
+            )
+        ruled = [
+            field.name
+            for field in handle.schema().fields
+            if any(key.startswith(_RULES) for key in field.metadata)
+        ]
+        if ruled:
+            raise InvalidError(
+                f"{self._table} has columns with rules that Delta leaves to its writers: "
+                + ", ".join(ruled),
+                hint="load into a table without generated columns and invariants",
             )
         if metadata.partition_columns:
             raise InvalidError(

@@ -23,6 +23,13 @@ NESTED = pa.schema(
         ("more", pa.map_(pa.string(), pa.int64())),
     ]
 )
+
+
+def made_by_the_writer(rule: str) -> pa.Schema:
+    value = '{"expression": {"expression": "id > 5"}}'
+    return pa.schema([pa.field("id", pa.int64(), metadata={rule: value})])
+
+
 NEEDED = pa.schema([pa.field("id", pa.int64(), nullable=False)])
 
 
@@ -34,6 +41,9 @@ NEEDED = pa.schema([pa.field("id", pa.int64(), nullable=False)])
         (NEEDED, {"format": "csv"}, "wants a value in every row of id"),
         (NEEDED, {"format": "text"}, "wants a value in every row of id"),
         (NEEDED, {"schema": pa.schema([("id", pa.int64())])}, "every row of id"),
+        (made_by_the_writer("delta.invariants"), {}, "leaves to its writers: id"),
+        (made_by_the_writer("delta.generationExpression"), {}, "leaves to its writers: id"),
+        (made_by_the_writer("delta.identity.start"), {}, "leaves to its writers: id"),
     ],
 )
 def test_a_table_that_was_there_and_cannot_be_loaded_into_is_refused_at_once(
