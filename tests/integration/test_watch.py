@@ -172,6 +172,14 @@ def test_a_missing_queue_is_made_and_a_missing_folder_is_an_error(inbox: Inbox) 
         assert child.errors().startswith(f"penstock: {inbox.folder} is not a folder\n")
 
 
+def test_a_queue_that_would_lie_elsewhere_is_not_made_here(inbox: Inbox) -> None:
+    inbox.put("a.json")
+    with inbox.watch("--once", "--queue", "sqs://uploads") as child:
+        assert child.finish() == 2
+        assert child.errors().startswith("penstock: sqs://uploads is no queue of a location\n")
+    assert list(inbox.database.queues()) == ["q"]
+
+
 def test_names_that_are_no_text_are_announced_and_shown(inbox: Inbox) -> None:
     inbox.folder = inbox.folder / os.fsdecode(b"fol\xffder")
     inbox.put(os.fsdecode(b"\xfe.json"))

@@ -34,6 +34,7 @@ from penstock.client.blockingqueue import Queue
 from penstock.client.database import Database
 from penstock.clock import Clock, SystemClock
 from penstock.errors import FencedError, InvalidError, NotFoundError, UnavailableError
+from penstock.spark.sqs import is_sqs
 from penstock.store.location import folder_of
 
 #: A listing takes at most this part of the time, however many files there are.
@@ -93,6 +94,12 @@ def watch(
     if not folder.is_dir():
         kind = InvalidError if folder.exists() else NotFoundError
         raise kind(f"{folder} is not a folder", hint="give the folder in which files arrive")
+    if is_sqs(queue):
+        # As a name it would be made here, and `penstock ingest` would look for it there.
+        raise InvalidError(
+            f"{queue} is no queue of a location",
+            hint="a bucket announces its objects to SQS itself; a folder needs a queue from here",
+        )
     # One spelling, so that a file has one URI however the folder was named.
     folder = folder.resolve()
     with opened(location, create=True) as database, _told_to_end() as told:
