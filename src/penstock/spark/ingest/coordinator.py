@@ -241,14 +241,23 @@ class Coordinator:
         shards = self._shared.open([each for named in found.named for each in named.shards])
         acknowledge: list[Received] = []
         drop: list[Received] = []
+        failed: dict[str, Shard] = {}
         for named in found.named:
             self._named[named.received.id] = named.shards
             mine = [shards[each.id] for each in named.shards]
             if self._is_new(named.received):
                 self._count(duplicates=sum(self._is_duplicate(named.received, m) for m in mine))
+                failed |= {each.id: each for each in mine if each.phase == "failed"}
             through = self._local.add(named.received, mine)
             acknowledge += through.acknowledge
             drop += through.drop
+        if failed:
+            some = next(iter(failed.values()))
+            _log.warning(
+                "%s announced again, and had failed: penstock ingest again lets one be loaded; "
+                "%s: %s",
+                *(counted(len(failed), "file"), some.uri, some.error),
+            )
         self._own()
         self._through(Through(acknowledge, drop))
 

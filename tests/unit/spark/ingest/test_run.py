@@ -654,3 +654,18 @@ def test_progress_is_told_and_stop_ends_a_run_that_would_go_on(world: World) -> 
     assert seen[-1] == report
     assert report.files == 1
     assert world.ids() == [1]
+
+
+def test_a_file_that_had_failed_is_not_passed_over_in_silence(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = world.files / "late.json"
+    world.queue.send(str(path))
+    assert world.ingest().run(once=True).failed == 1
+    world.write("late.json", {"id": 1})
+    caplog.clear()
+    assert world.ingest().run(once=True).files == 0
+    assert len(world.queue) == 0
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert told.startswith("1 file announced again, and had failed: penstock ingest again")
+    assert told.endswith(f"file://{path}: file://{path}: there is no such file")
