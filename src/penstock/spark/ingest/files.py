@@ -125,6 +125,11 @@ def open_text(uri: str, data: bytes | None = None) -> Iterator[IO[bytes]]:
                 with gzip.GzipFile(fileobj=raw) as file:
                     yield cast(IO[bytes], file)
             case "bz2":
+                # Of one without a byte this one alone says that it ends too early.
+                if not raw.read(1):
+                    yield io.BytesIO()
+                    return
+                raw.seek(0)
                 with bz2.BZ2File(raw) as file:
                     yield file
             case _:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from penstock.store.reach import first_line
 
 SPLITS = "splits"
 
+_ODD = re.compile(r"[%\\\x00-\x1f\x7f]")
 #: How often a folder may change under our hands.
 _TRIES = 10
 
@@ -43,9 +45,10 @@ def table_uri(table: str | Path) -> str:
         raise InvalidError(f"{text!r} is no place for a table", hint="a folder, or s3://bucket/…")
     folder = folder_of(text)
     if folder is not None:
-        # delta-rs would decode it, and write the log into another folder than the splits.
-        if "%" in str(folder):
-            raise InvalidError(f"{folder}: the path of a table cannot have a % in it")
+        # delta-rs would write the log into another folder than the splits, or nowhere.
+        odd = _ODD.search(str(folder))
+        if odd is not None:
+            raise InvalidError(f"{folder}: the path of a table cannot have a {odd[0]!r} in it")
         return os.path.normpath(folder)
     bucket, prefix = bucket_of(text)
     if not prefix:

@@ -83,6 +83,13 @@ def test_compressed_files_of_several_members_are_one_text(tmp_path: Path, ending
     assert [(row["id"], row["_position"]) for row in rows] == [(1, 0), (2, 9)]
 
 
+@pytest.mark.parametrize("ending", list(PACK))
+def test_a_file_without_a_byte_is_empty_whatever_it_is_called(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"a.json{ending}"
+    path.touch()
+    assert read(Piece(0, f"file://{path}"), JSON, ID) == ([], None)
+
+
 @pytest.mark.parametrize("ending", [".gz", ".bz2", ".zst"])
 def test_a_cut_or_damaged_file_is_worth_another_try(tmp_path: Path, ending: str) -> None:
     pack = PACK[ending]

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.errors import UnavailableError
+from penstock.errors import InvalidError, UnavailableError
 from penstock.spark.ingest import tablefolder
-from penstock.spark.ingest.tablefolder import put, remove
+from penstock.spark.ingest.tablefolder import put, remove, table_uri
 from penstock.store import disk
 
 STAGED = "splits/x-1"
@@ -18,6 +18,13 @@ STAGED = "splits/x-1"
 
 def names(table: Path) -> list[str]:
     return sorted(path.name for path in (table / STAGED).glob("*"))
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a\\b", "a\nb"])
+def test_a_path_that_delta_would_take_for_another_one_is_no_table(name: str) -> None:
+    with pytest.raises(InvalidError, match="the path of a table cannot have"):
+        table_uri(f"/tables/{name}")
+    assert table_uri("/tables/ä b#1?") == "/tables/ä b#1?"
 
 
 def test_removing_what_is_not_there_is_no_error(tmp_path: Path) -> None:
