@@ -271,6 +271,8 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         if pc.any(pc.is_inf(array)).as_py():
             raise pa.ArrowInvalid("a number too large for its type")
         return array
+    if pa.types.is_integer(kind) and pc.any(pc.match_substring_regex(texts, "[xX]")).as_py():
+        raise pa.ArrowInvalid("Arrow takes 0x10 for 16")
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         # Texts with zones and without them are two casts in Arrow; a mixture is read one by one.
         try:

@@ -182,6 +182,11 @@ def _quick(lines: Lines, columns: pa.Schema, wire: pa.Schema) -> pa.Table | None
             table = table.cast(columns)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
+    try:
+        # Arrow's reader lets decimals have more digits than their type, and its writer cuts those.
+        table.validate(full=True)
+    except pa.ArrowInvalid:
+        return None
     return table.append_column(RESCUED, rescued)
 
 
@@ -297,7 +302,8 @@ def _is_deep(line: bytes) -> bool:
 
 
 def _wire(columns: pa.Schema) -> pa.Schema | None:
-    """What Arrow's reader is told: days come as text. None: it cannot read one of the types."""
+    """What Arrow's reader is told: days come as text, and so do times without a zone, for it would
+    take those with one, too. None: it cannot read one of the types."""
     fields = []
     for field in columns:
         kind = _wire_type(field.type)
@@ -309,7 +315,7 @@ def _wire(columns: pa.Schema) -> pa.Schema | None:
 
 def _wire_type(kind: pa.DataType) -> pa.DataType | None:
     types = pa.types
-    if types.is_date32(kind):
+    if types.is_date32(kind) or (types.is_timestamp(kind) and kind.tz is None):
         return pa.string()
     if types.is_struct(kind):
         children = [(each.name, _wire_type(each.type)) for each in kind]

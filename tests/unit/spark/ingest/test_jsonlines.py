@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -163,6 +164,10 @@ def test_times_days_decimals_bytes_and_maps_are_read_as_spark_reads_them() -> No
         (pa.float32(), "1e50"),
         (pa.list_(pa.field("element", pa.float32())), "[1e50]"),
         (pa.struct([("x", pa.float32())]), '{"x":1e50}'),
+        (pa.decimal128(5, 2), "99999"),
+        (pa.decimal128(18, 10), '"9999999999999999"'),
+        (pa.list_(pa.field("element", pa.decimal128(5, 2))), "[99999]"),
+        (pa.struct([("x", pa.decimal128(5, 2))]), '{"x":99999}'),
     ],
 )
 def test_a_number_too_large_for_its_type_is_rescued_not_infinite(
@@ -172,6 +177,19 @@ def test_a_number_too_large_for_its_type_is_rescued_not_infinite(
     (row,) = parse(line.encode(), pa.schema([("f", kind), ("id", pa.int64())]))
     assert (row["id"], row["_rescued_data"]) == (1, line)
     assert "inf" not in str(row.get("f"))
+    assert "99" not in str(row.get("f"))
+
+
+@pytest.mark.parametrize("line", [b"{}", b"nonsense"])
+def test_a_time_with_a_zone_is_no_local_time_whatever_stands_beside_it(line: bytes) -> None:
+    columns = pa.schema([("at", pa.timestamp("us")), ("l", pa.list_(pa.timestamp("us")))])
+    good = b'{"at":"2026-01-01T00:00:00","l":["2026-01-01 00:00"]}'
+    bad = b'{"at":"2026-01-01T00:00:00Z","l":["2026-01-01T00:00:00+01:00"]}'
+    first, second, _ = parse(b"\n".join([good, bad, line]), columns)
+    assert (first["at"], first["l"]) == (datetime(2026, 1, 1), [datetime(2026, 1, 1)])  # noqa: DTZ001
+    assert "_rescued_data" not in first
+    assert "at" not in second
+    assert (second["l"], second["_rescued_data"]) == ([None], bad.decode())
 
 
 def test_the_narrowest_types_are_inferred_and_texts_stay_texts() -> None:
