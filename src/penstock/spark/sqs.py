@@ -126,7 +126,11 @@ class SqsQueue:
             found = self._receive(min(_BATCH, max_messages - len(received)), seconds)
             deadline = began + self._lease
             received += [_received(message, deadline) for message in found]
-            if not found and (received or self._clock.monotonic() >= until):
+            now = self._clock.monotonic()
+            if not found and (received or now >= until):
+                break
+            # Nobody extends what is in hand before all of it is: of a queue that is slow, fewer.
+            if received and received[0].deadline - now <= self._lease * (1 - _WAIT_SHARE):
                 break
         return received
 
