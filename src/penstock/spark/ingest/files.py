@@ -38,8 +38,8 @@ _DENIED = "The operation lacked the necessary privileges"
 _BUCKETS = ("s3", "s3a", "gs", "az")
 #: How much of an object is fetched at once.
 _BUFFER_BYTES = 8 * 2**20
-#: How much is decompressed at once: it may become a thousand times as much.
-_PACKED_BYTES = 64 * 2**10
+#: How much of zstd is decompressed at once: four bytes of it may become 128 KiB.
+_PACKED_BYTES = 4 * 2**10
 
 
 class DeniedError(UnavailableError):

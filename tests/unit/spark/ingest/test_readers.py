@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import os
+import tracemalloc
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +19,7 @@ import zstandard
 
 from penstock.errors import CorruptError, InvalidError, NotFoundError, PenstockError
 from penstock.spark.ingest import readers
-from penstock.spark.ingest.files import stat
+from penstock.spark.ingest.files import open_text, stat
 from penstock.spark.ingest.pieces import Piece
 from penstock.spark.ingest.readers import PieceReader, Reading, row_group_bytes
 from penstock.spark.ingest.schema import TEXT, delta_type, settle
@@ -99,6 +100,20 @@ def test_a_cut_or_damaged_file_is_worth_another_try(tmp_path: Path, ending: str)
         path.write_bytes(data)
         with pytest.raises(CorruptError, match=r"damaged, or not whole yet|Invalid data stream"):
             read(Piece(0, f"file://{path}"), TEXTS, TEXT)
+
+
+def test_a_few_bytes_that_become_very_many_do_not_fill_memory(tmp_path: Path) -> None:
+    # A frame of blocks that repeat one byte: four bytes are 128 KiB.
+    block = ((1 << 17) << 3 | 1 << 1).to_bytes(3, "little") + b"x"
+    path = tmp_path / "a.zst"
+    path.write_bytes(bytes.fromhex("28b52ffd 00 38") + block * 4000)
+    tracemalloc.start()
+    try:
+        with open_text(f"file://{path}") as file:
+            assert file.read(1) == b"x"
+        assert tracemalloc.get_traced_memory()[1] < 2**28
+    finally:
+        tracemalloc.stop()
 
 
 def test_what_is_no_file_is_an_error_of_the_right_kind(tmp_path: Path) -> None:
