@@ -74,11 +74,13 @@ class GroupRequests(ABC):
         start: Start = "first",
     ) -> FoundByGroup:
         begin = start
+        #: Once: a stream that is deleted while somebody waits stays deleted.
+        found = True
         key: GroupKey = (name, group)
         delivered: Delivered = Delivered()
 
         async def ask() -> int:
-            nonlocal begin, delivered
+            nonlocal begin, delivered, found
             while True:
                 step = deliver_step(
                     name,
@@ -88,21 +90,27 @@ class GroupRequests(ABC):
                     expire_ms=expire_ms,
                     start=begin,
                     cache=self._cache,
+                    found=found,
                 )
                 (delivered,) = await self._committer.submit(step)
+                found = False
                 if delivered.log is None:
                     begin = _start_of_nothing(start)
-                elif block_ms != 0:
+                elif begin == "new" and not delivered.log.next:
+                    begin = 0  # whatever comes is new, also if it comes to another stream
+                if delivered.log is not None and block_ms != 0:
                     self._names[delivered.log.log_id] = name
                     self._due_ms[key] = min(delivered.retry_ms, delivered.expire_ms)
-                found: int = delivered.count
-                if found or not delivered.moved:
-                    return found
+                if delivered.count or not delivered.moved:
+                    return delivered.count
 
         if block_ms == 0 or count == 0:
             await ask()
             return _found(delivered)
         if self._is_missing(name):
+            if start == "new":
+                await self._committer.submit(deliver_step(name, group, 0, start=start, found=True))
+                found = False
             begin = _start_of_nothing(start)
         seconds = None if block_ms is None else block_ms / 1000
         self._watch()

@@ -3,7 +3,8 @@
 Contract     `deliver_step` replies with the entries that the reader gets: pending ones whose retry
              time has come, in the order of their offsets, then entries that are new to the group.
              With `retry_ms` they are pending from now on; without it nobody has to acknowledge
-             them. A group that does not exist is made, at `start`.
+             them. A group that does not exist is made, at `start`; with `found` its stream too,
+             where the group is to start at "new": what comes first is new to it.
 Rules        D1  what is due comes wherever it stands in the list: one entry that is not due holds
                  nothing up (the RCP's scan would)
              D2  a full list (max pending) stops new entries, not those that are due
@@ -40,16 +41,19 @@ from penstock.log.batch import build_bodies
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import (
     Ids,
+    LogName,
     Shows,
     States,
     Target,
     find_target,
     load_ids,
     load_target,
+    make_target,
     stream_name,
     take_id,
 )
 from penstock.log.decision import Decision, Now, Step, Timer, View
+from penstock.log.overlay import Overlay
 from penstock.log.place import Rows
 from penstock.log.read import Message, Piece, messages, read_nodes
 from penstock.log.state import LogState, read_log, state_key
@@ -134,6 +138,7 @@ def deliver_step(
     start: Start = "first",
     cache: NodeCache | None = None,
     make: bool = True,
+    found: bool = False,
 ) -> Step:
     """-> Delivered"""
     if count < 0:
@@ -144,10 +149,11 @@ def deliver_step(
         raise InvalidError("expire goes with retry, and is at least 1 ms")
     check_start(start)
     count = min(count, COUNT_MAX)
+    found = found and start == "new" and isinstance(target, LogName)
     seen = _Seen()
 
     async def load(view: View) -> None:
-        log_id = await load_target(view, target)
+        log_id = await load_target(view, target, make=found)
         log = find_target(view, target)
         if log is None:
             return
@@ -179,7 +185,7 @@ def deliver_step(
     def decide(view: View, now: Now) -> Decision:
         log = find_target(view, target)
         if log is None:
-            return Decision(reply=Delivered())
+            return _found(view, target, group, now) if found else Decision(reply=Delivered())
         state = find_group(view, log.log_id, group)
         rows: Rows = {}
         states: States = {}
@@ -237,6 +243,18 @@ def make_group(
     states[group_state_key(group_id)] = state
     states |= with_group(view, log.log_id, name, row)
     return state, rows, states
+
+
+def _found(view: View, target: Target, group: bytes, now: Now) -> Decision:
+    """A stream for a group that starts at its end: without it the group could not be remembered,
+    and what is written until the next look would lie before its start."""
+    assert isinstance(target, LogName)
+    shown = Overlay(view)
+    log, shown.rows, shown.states = make_target(shown, target, now)
+    _, rows, states = make_group(shown, log, group, GroupRow(0, MAX_PENDING, ""), "new")
+    return Decision(
+        reply=Delivered(log=log), writes=shown.rows | rows, states={**shown.states, **states}
+    )
 
 
 def _deliver(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from acceptance.rcp11.doors import (
     PATIENCE_MS,
     PATIENCE_SECONDS,
@@ -121,6 +123,32 @@ def test_a_new_group_that_waits_gets_them_also_where_the_stream_was_looked_for_b
     """docs/streams.md: the same, when it is known already that there is no such stream."""
     assert door.read(name, 0, 1) == []
     reader = blocked(door, lambda: door.read_group(name, "g", 10, block_ms=500, start="new"))
+    door.write_many(name, numbered(2))
+    assert reader.result(PATIENCE_SECONDS) == expected(range(2))
+
+
+@pytest.mark.parametrize("known_missing", [False, True])
+@pytest.mark.parametrize("block_ms", [0, 20])
+def test_a_new_group_that_looked_before_the_first_entry_gets_it_with_its_next_look(
+    door: Door, name: str, block_ms: int, known_missing: bool
+) -> None:
+    """docs/streams.md: FROM new is where the stream ended at the group's first look."""
+    if known_missing:
+        assert door.read(name, 0, 1) == []
+    assert door.read_group(name, "g", 10, block_ms=block_ms, start="new") == []
+    door.write_many(name, numbered(2))
+    assert door.read_group(name, "g", 10, start="new") == expected(range(2))
+
+
+def test_a_new_group_that_waits_does_not_bring_back_a_stream_that_is_deleted(
+    door: Door, name: str
+) -> None:
+    """docs/streams.md: it is made once, by the first look."""
+    reader = blocked(
+        door, lambda: door.read_group(name, "g", 10, block_ms=PATIENCE_MS, start="new")
+    )
+    assert door.delete(name)
+    assert name not in door.keys("*")
     door.write_many(name, numbered(2))
     assert reader.result(PATIENCE_SECONDS) == expected(range(2))
 
