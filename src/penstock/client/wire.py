@@ -3,7 +3,8 @@
 Contract     `ask` sends a request and awaits its reply. An error reply becomes one of the six
              kinds. When the connection ends, everything that waits is a LostError: the broker may
              or may not have done it. A request that nobody waits for any more keeps its place in
-             the row, so that the next reply goes to the next request.
+             the row, so that the next reply goes to the next request. What a server would not read
+             is not sent: it would end the connection, and with it everybody else's requests.
 Forks        A child must not hold its parent's sockets open (broker and clients tell the end of the
              other by them): `forks.py` is told every address that is used here.
 """
@@ -19,6 +20,7 @@ from typing import Any, cast
 import hiredis
 
 from penstock.client import forks
+from penstock.codec.resp import Limits
 from penstock.errors import (
     ConflictError,
     CorruptError,
@@ -45,6 +47,8 @@ _PASSWORD_TROUBLE = {
     "NOAUTH": "the broker asks for a password",
     "WRONGPASS": "the broker refuses the password",
 }
+#: What a server takes as one request.
+_LIMITS = Limits()
 #: Where to find a broker: the path of a Unix socket, or host and port.
 Address = str | tuple[str, int]
 
@@ -125,6 +129,7 @@ class Connection(asyncio.Protocol):
             packed = hiredis.pack_command(tuple(request))  # type: ignore[arg-type]
         except UnicodeEncodeError as error:
             raise InvalidError(f"{error.object!r} is not valid text: {error.reason}") from None
+        _check_size(request, len(packed))
         # Only now: replies are told apart by their order alone.
         waiter = asyncio.get_running_loop().create_future()
         self._waiting.append(waiter)
@@ -141,6 +146,22 @@ class Connection(asyncio.Protocol):
     @property
     def alive(self) -> bool:
         return not self.ended.done()
+
+
+def _check_size(request: Sequence[str | bytes | int], packed_bytes: int) -> None:
+    longest = 0
+    if packed_bytes > _LIMITS.bulk_bytes:
+        longest = max(len(word) for word in request if isinstance(word, str | bytes))
+    for size, most, what in (
+        (len(request), _LIMITS.arguments, "words in a request"),
+        (longest, _LIMITS.bulk_bytes, "bytes in one piece"),
+        (packed_bytes, _LIMITS.frame_bytes, "bytes in a request"),
+    ):
+        if size > most:
+            raise InvalidError(
+                f"{size:,} {what}; over a socket at most {most:,} fit",
+                hint="in smaller parts, or in the process that is the broker",
+            )
 
 
 def discard(opening: asyncio.Future[Connection]) -> None:

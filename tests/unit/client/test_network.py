@@ -92,3 +92,21 @@ def test_a_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
             assert db.stream("s").write(b"x") == 0
     finally:
         elsewhere.end()
+
+
+@pytest.mark.parametrize(
+    "entries", [[b""] * (1 << 19), [bytes(65 << 20)]], ids=["too many", "too long"]
+)
+def test_a_write_that_no_server_would_read_is_refused_and_ends_no_connection(
+    elsewhere: Elsewhere, entries: list[bytes]
+) -> None:
+    """Others share the connection: what they have under way would be lost with it."""
+    with penstock.open(f"penstock://127.0.0.1:{elsewhere.port}") as db:
+        stream = db.stream("s")
+        stream.write(b"0")
+        before = elsewhere.server.counts.connections
+        with pytest.raises(penstock.InvalidError, match="over a socket at most"):
+            stream.write_many(entries)
+        assert stream.write(b"1") == 1
+        assert elsewhere.server.counts.connections == before
+        assert elsewhere.server.counts.protocol_errors == 0
