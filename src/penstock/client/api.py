@@ -13,7 +13,7 @@ Not here     Queues (queue.py), topics (topic.py), who serves (link.py), how a c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal, TypeVar
 
@@ -283,6 +283,11 @@ class AsyncStream(AsyncHandle):
         self._require()
         return self._database._run(errand, again=again, block_ms=block_ms)
 
+    def _run_in_row(self, errand: Errand[R], producer: bytes) -> Work[R]:
+        self._require()
+        database, row = self._database, (self._name, producer)
+        return database._runner(database._session.link.run_in_row(errand, row))
+
     def _require(self) -> None:
         if self._closed:
             raise InvalidError(f"the handle on stream {self.name!r} is closed")
@@ -320,12 +325,11 @@ class AsyncStream(AsyncHandle):
         by = None if producer is None else producer_id(producer)
         check_producer(by, sequence)
         bodies = build_bodies(listed(entries))
-        return self._run(
-            lambda broker, _: broker.write(
-                self._name, bodies, backlog=backlog, producer=by, sequence=sequence
-            ),
-            again=by is not None,
-        )
+
+        def write(broker: Backend, _: int | None) -> Awaitable[range]:
+            return broker.write(self._name, bodies, backlog=backlog, producer=by, sequence=sequence)
+
+        return self._run(write) if by is None else self._run_in_row(write, by)
 
     # -- reading
 

@@ -6,6 +6,8 @@ Contract     `run` gives a piece of work to the broker and answers with its resu
              own time; other work is an UnavailableError, outcome unknown. A call that begins while
              there is no broker waits for one. FencedError is for a process that was the broker and
              lost its epoch: once, for what it had under way; later calls go to the new broker.
+In a row     Writes of one producer go one after the other: the next broker would refuse one that is
+             sent again behind a later one.
 Idle         A lost broker is replaced at once, not at the next call: idle handles take part in the
              election too. Those that never serve themselves have no part in it, and wait for a
              call: an idle one would start a process that nobody needs.
@@ -17,8 +19,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from penstock.broker.broker import Broker
 from penstock.client.backend import Backend
@@ -115,6 +118,8 @@ class Link:
         #: Calls that wait for entries, and those of them that the loss of the broker woke up.
         self._waits: set[asyncio.Task[Any]] = set()
         self._woken: set[asyncio.Task[Any]] = set()
+        #: Whose turn it is in each row; kept by those who wait for it.
+        self._rows: WeakValueDictionary[Hashable, asyncio.Lock] = WeakValueDictionary()
         self._closed = False
 
     @property
@@ -129,6 +134,15 @@ class Link:
 
     def run(self, errand: Errand[R], *, again: bool, block_ms: int | None = 0) -> Work[R]:
         return self._run(lambda seat, left_ms: errand(seat.doors.streams, left_ms), again, block_ms)
+
+    async def run_in_row(self, errand: Errand[R], row: Hashable) -> R:
+        """Work that may be done again, after all that was begun before it in this row."""
+        begun = self._clock.monotonic()
+        turn = self._rows.setdefault(row, asyncio.Lock())
+        async with turn:
+            return await self._run(
+                lambda seat, left_ms: errand(seat.doors.streams, left_ms), True, 0, begun
+            )
 
     def run_queues(
         self, errand: QueueErrand[R], *, again: bool, block_ms: int | None = 0
@@ -154,12 +168,13 @@ class Link:
         errand: Callable[[Seat, int | None], Awaitable[R]],
         again: bool,
         block_ms: int | None,
+        begun: float | None = None,
     ) -> R:
         task = asyncio.current_task()
         assert task is not None
         calls = self._calls if block_ms == 0 else self._waits
         calls.add(task)
-        begun = self._clock.monotonic()
+        begun = self._clock.monotonic() if begun is None else begun
         sent = False
         try:
             while True:

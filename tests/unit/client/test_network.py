@@ -110,3 +110,28 @@ def test_a_write_that_no_server_would_read_is_refused_and_ends_no_connection(
         assert stream.write(b"1") == 1
         assert elsewhere.server.counts.connections == before
         assert elsewhere.server.counts.protocol_errors == 0
+
+
+def test_writes_of_one_producer_keep_their_order_also_where_the_server_is_lost(
+    elsewhere: Elsewhere,
+) -> None:
+    """Those that were sent and those that were not: a later one that came first would be all that
+    the broker takes of them."""
+
+    async def main() -> list[range]:
+        db = await penstock.aio.open(f"penstock://127.0.0.1:{elsewhere.port}")
+        stream = db.stream("s")
+        writes = [
+            asyncio.create_task(stream.write_many([b"x"], producer="p", sequence=n))
+            for n in range(2000)
+        ]
+        await writes[0]
+        for _ in range(3):
+            await asyncio.to_thread(elsewhere.close_server)
+            await asyncio.to_thread(elsewhere.listen)
+        try:
+            return await asyncio.gather(*writes)
+        finally:
+            await db.close()
+
+    assert asyncio.run(main()) == [range(n, n + 1) for n in range(2000)]
