@@ -354,10 +354,17 @@ class AsyncStream(AsyncHandle):
         return self._run(found, again=True, block_ms=milliseconds("block", block))
 
     def to_arrow(self, offset: int = 0, count: int | None = None) -> Work[pa.Table]:
-        """The same entries as columns: offset, time, tag, data, meta. Evicted ones are left out."""
+        """The same entries as columns: offset, time, tag, data, meta. Evicted and compacted ones
+        are left out."""
         check_int("offset", offset)
         check_optional_int("count", count)
-        return self._run(lambda broker, _: broker.to_arrow(self._name, offset, count), again=True)
+
+        async def living(broker: Backend, _: int | None) -> pa.Table:
+            table = await broker.to_arrow(self._name, offset, count)
+            data = table.column("data")
+            return table.filter(data.is_valid()) if data.null_count else table
+
+        return self._run(living, again=True)
 
     def info(self) -> Work[StreamInfo]:
         """first, last and length; a stream that was never written has first 0 and last -1."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import pickle
 import random
@@ -57,6 +58,17 @@ def test_arrow_goes_in_and_out(db: penstock.Database) -> None:
     table = stream.to_arrow(0, 10)
     assert table.column("data").to_pylist() == [b"a", b"b"]
     assert table.column("offset").to_pylist() == [0, 1]
+
+
+def test_compacted_entries_read_as_none_and_arrow_leaves_them_out(db: penstock.Database) -> None:
+    stream = db.stream("s")
+    stream.configure(compact=True)
+    stream.write_many([("k", b"old"), ("", b"bare"), ("k", b"new")])
+    looks = itertools.count()
+    while stream.read(0, 1) != [None] and next(looks) < 600:
+        stream.read(3, 1, block=0.1)  # nothing comes: it only waits
+    assert stream.to_arrow().column("data").to_pylist() == [b"bare", b"new"]
+    assert stream.to_arrow().column("offset").to_pylist() == [1, 2]
 
 
 def test_evicted_entries_read_as_none_and_arrow_leaves_them_out(db: penstock.Database) -> None:
