@@ -153,6 +153,25 @@ def test_a_million_tiny_arguments_are_one_wrong_command() -> None:
         assert wire.rest() == b"-ERR Protocol error: invalid multibulk length\r\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        [b"CONFIG", b"GET", *(b"*%d*" % n for n in range(40_000))],
+        [b"COMMAND", b"DOCS", *[b"TWRITE"] * 200_000],
+        [b"CONFIG", b"GET", b"[a]" * 1_000_000],
+        [b"COMMAND", b"LIST", b"FILTERBY", b"PATTERN", b"*a" * 1_000_000],
+        [b"TKEYS", b"[a]*" * 1_000_000],
+        [b"QUEUE.LS", b"[a]*" * 1_000_000],
+    ],
+    ids=lambda words: b" ".join(words[:2])[:12].decode(),
+)
+def test_words_that_would_take_minutes_are_refused(words: list[bytes]) -> None:
+    """The loop is everybody's: a broker that is silent for so long is overtaken."""
+    with RespServer() as served, served.connect() as wire:
+        assert wire.ask(*words).startswith(b"-INVALID")
+        assert wire.ask(b"PING") == b"+PONG"
+
+
 def test_a_million_entries_in_one_write() -> None:
     count = 500_000
     with RespServer() as served, served.connect() as wire:

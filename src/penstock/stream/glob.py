@@ -9,8 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
+from penstock.errors import InvalidError
+
+#: A name has 255 bytes at most; translating what a client may send at most would take minutes, and
+#: everybody would wait.
+PATTERN_MAX = 4096
+
 
 def compile_glob(pattern: str) -> Callable[[str], bool]:
+    if len(pattern) > PATTERN_MAX:
+        raise InvalidError(f"a pattern of {len(pattern):,} characters; at most {PATTERN_MAX:,}")
     found = re.compile(_translate(pattern), re.DOTALL)
     return lambda name: found.fullmatch(name) is not None
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import msgspec
 
 from penstock.codec.resp import STRANGER, Parser, error
-from penstock.errors import PenstockError
+from penstock.errors import InvalidError, PenstockError
 from penstock.graph.requests import Look
 from penstock.graph.requests import Request as GraphRequest
 from penstock.server.resp import bulk, graphs, housekeeping, queues, sources, streams, topics
@@ -44,6 +44,8 @@ _log = logging.getLogger("penstock")
 
 #: Commands that are answered at once come in turns of this many, so that others have theirs.
 TURN = 256
+#: And each has so many words at most: no client sends more, and nobody has a turn meanwhile.
+AT_ONCE_WORDS = 1024
 #: Writes that came together are submitted together up to this many, and up to this size, far
 #: below what would be staged in several commits: then order is the order of submitting.
 TOGETHER = 1000
@@ -420,6 +422,11 @@ class Connection(asyncio.Protocol):
         self.last_command = command.name
         try:
             command.check_arity(len(words))
+            if len(words) > AT_ONCE_WORDS:
+                raise InvalidError(
+                    f"wrong number of arguments for '{command.name.lower()}' command",
+                    hint=f"at most {AT_ONCE_WORDS:,} words",
+                )
             return housekeeping.HANDLERS[command.name](self, words)
         except PenstockError as failure:
             return encode_error(failure)

@@ -13,7 +13,6 @@ import os
 import platform
 import resource
 from collections.abc import Callable
-from fnmatch import fnmatchcase
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
@@ -23,6 +22,7 @@ from penstock.errors import InvalidError
 from penstock.server.resp.commands import COMMANDS, Command, key_positions
 from penstock.server.resp.errors import unknown_subcommand
 from penstock.server.resp.words import number, text
+from penstock.stream.glob import compile_glob
 
 if TYPE_CHECKING:
     from penstock.server.resp.connection import Connection
@@ -378,9 +378,9 @@ def _command_names(words: list[bytes]) -> list[Reply]:
     if len(words) == 2:
         return [name.lower() for name in COMMANDS]
     if len(words) == 5 and words[2].upper() == b"FILTERBY":
-        value = words[4].decode("utf-8", "replace").lower()
         if words[3].upper() == b"PATTERN":
-            return [name.lower() for name in COMMANDS if fnmatchcase(name.lower(), value)]
+            matches = compile_glob(words[4].decode("utf-8", "replace").lower())
+            return [name.lower() for name in COMMANDS if matches(name.lower())]
         if words[3].upper() in (b"MODULE", b"ACLCAT"):
             return []
     raise InvalidError("syntax error", hint="COMMAND LIST [FILTERBY PATTERN pattern]")
@@ -431,11 +431,11 @@ def _command_keys(words: list[bytes], protocol: int) -> bytes:
 def config(connection: Connection, words: list[bytes]) -> bytes:
     match words[1].upper():
         case b"GET" if len(words) > 2:
-            patterns = [text(word, "a pattern").lower() for word in words[2:]]
+            patterns = [compile_glob(text(word, "a pattern").lower()) for word in words[2:]]
             found: dict[str, Reply] = {
                 name: value
                 for name, value in _settings(connection.server).items()
-                if any(fnmatchcase(name, pattern) for pattern in patterns)
+                if any(matches(name) for matches in patterns)
             }
             return encode(found, connection.protocol)
         case b"SET":
