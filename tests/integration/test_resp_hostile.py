@@ -17,6 +17,7 @@ import pytest
 from integration.resp_server import RespServer, frame
 from penstock.server.limits import Limits
 from penstock.server.resp.commands import COMMANDS
+from penstock.server.resp.connection import Connection
 
 WORDS = [name.encode() for name in COMMANDS] + [
     b"0", b"1", b"-1", b"k", b"s", b"ENTRIES", b"BLOCK", b"GROUP", b"RETRY", b"WITHINFO", b"RAW",
@@ -170,6 +171,21 @@ def test_words_that_would_take_minutes_are_refused(words: list[bytes]) -> None:
     with RespServer() as served, served.connect() as wire:
         assert wire.ask(*words).startswith(b"-INVALID")
         assert wire.ask(b"PING") == b"+PONG"
+
+
+def test_a_question_about_very_many_names_lets_others_have_their_turn() -> None:
+    names = [b"%d" % n for n in range(50_000)]
+    with RespServer() as served, served.connect() as slow, served.connect() as quick:
+        slow.send(frame(b"PING") + frame(b"EXISTS", *names))
+        assert slow.line() == b"+PONG"
+        served.until(lambda: any(each.last_command == "EXISTS" for each in clients(served)))
+        assert quick.ask(b"PING") == b"+PONG"
+        assert any(each.busy for each in clients(served)), "the answer was made in one go"
+        assert slow.line() == b":0"
+
+
+def clients(served: RespServer) -> list[Connection]:
+    return list(served.server.clients.values())
 
 
 def test_a_million_entries_in_one_write() -> None:

@@ -29,6 +29,7 @@ from penstock.codec.resp import (
 )
 from penstock.errors import InvalidError
 from penstock.log.batch import build_columns
+from penstock.log.catalogue import LogName
 from penstock.log.joint import join_parts, may_post
 from penstock.log.read import Message
 from penstock.server.resp.grammar import (
@@ -118,14 +119,18 @@ async def _run_small(
         case Delete(names):
             return sum([int(await streams.delete(name)) for name in names])
         case Exists(names):
-            return sum([(await streams.info(name)).created_ms is not None for name in names])
+            return sum([await _exists(streams, name) for name in names])
         case Type(name):
-            exists = (await streams.info(name)).created_ms is not None
-            return Simple("stream" if exists else "none")
+            return Simple("stream" if await _exists(streams, name) else "none")
         case CountNames():
             return len(await streams.names("*"))
         case _:
             assert_never(request)
+
+
+async def _exists(streams: Streams, name: LogName) -> bool:
+    await give_way()  # this waits for nothing, and there may be a million of them
+    return (await streams.info(name)).created_ms is not None
 
 
 # ---- writing ----------------------------------------------------------------------------------
