@@ -116,7 +116,8 @@ class Journal:
         if self._failed:
             raise UnavailableError("the journal failed before and must be opened again")
         try:
-            self._make_room(RECORD_BYTES + len(body) + 7)
+            # And for the mark behind it: without one, damage to it would look like a torn write.
+            self._make_room(RECORD_BYTES + len(body) + 7 + RECORD_BYTES)
         except OSError as error:
             raise RefusedError(
                 f"{self.folder}: no room for the journal: {error.strerror}"
@@ -130,8 +131,7 @@ class Journal:
         chain, self._unmarked = self._unmarked, None
         if self._failed or chain is None:
             return  # behind a record that may be torn nothing valid may follow
-        if self._active.end + RECORD_BYTES <= self._active.size:
-            self._write(MARK, chain, b"")
+        self._write(MARK, chain, b"")
 
     def _write(self, kind: int, chain: ChainRecord, body: bytes) -> None:
         segment = self._active

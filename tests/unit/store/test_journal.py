@@ -154,6 +154,22 @@ def test_damage_to_the_last_commit_of_an_idle_journal_is_seen_by_its_mark(folder
         recover(folder, None)
 
 
+@pytest.mark.parametrize("size", [2 * SEGMENT, SEGMENT - HEADER_BYTES - RECORD_BYTES - 16])
+def test_a_commit_that_fills_its_segment_has_room_for_a_mark_behind_it(
+    folder: Path, size: int
+) -> None:
+    writer = Writer(folder)
+    writer.append(size)
+    writer.journal.mark()
+
+    def flip(data: bytearray) -> None:
+        data[HEADER_BYTES + RECORD_BYTES] ^= 0x80
+
+    change(writer.journal._path(writer.journal._active), flip)
+    with pytest.raises(CorruptError, match="commit 1 is missing or damaged"):
+        recover(folder, None)
+
+
 def test_every_flipped_bit_of_an_idle_journal_is_seen_or_harmless(folder: Path) -> None:
     writer = Writer(folder)
     for _ in range(3):
