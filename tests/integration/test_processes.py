@@ -130,15 +130,18 @@ def test_handles_refuse_to_be_pickled(
             copier(handle)
 
 
-def test_a_script_that_ends_without_close_loses_nothing_and_says_nothing(tmp_path: Path) -> None:
-    with Child("forgetful_script", tmp_path / "data", 50) as script:
+@pytest.mark.parametrize("count", [0, 50])
+def test_a_script_that_ends_without_close_loses_nothing_and_says_nothing(
+    tmp_path: Path, count: int
+) -> None:
+    with Child("forgetful_script", tmp_path / "data", count) as script:
         assert script.finish() == 0
         assert script.errors() == ""
         assert script.drain() == []
     assert os.listdir(tmp_path / "data" / "broker") == ["1.lock"], "it was closed in order"
     with penstock.open(tmp_path / "data") as db:
         found = [message.data for message in db.stream("mixed").read(0, 100) if message]
-    assert found == [f"entry {number}".encode() for number in range(50)]
+    assert found == [f"entry {number}".encode() for number in range(count)]
 
 
 def test_of_processes_that_open_a_folder_at_once_one_serves_and_all_work(tmp_path: Path) -> None:

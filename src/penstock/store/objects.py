@@ -79,6 +79,8 @@ class FolderObjects:
             raise
         except OSError as error:
             raise UnavailableError(f"{self._folder}: {error.strerror}") from error
+        except RuntimeError as error:  # the interpreter ends, and begins no more jobs on threads
+            raise UnavailableError(f"{self._folder}: {error}") from error
 
 
 class BucketObjects:

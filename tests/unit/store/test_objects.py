@@ -1,9 +1,12 @@
-"""Payloads beside the store: what a put leaves behind that did not end well."""
+"""Payloads beside the store: what a put leaves behind that did not end well, and what the end of a
+process means."""
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -37,3 +40,14 @@ async def test_what_a_killed_put_left_is_found_and_deleted_as_an_object(tmp_path
     await objects.delete(8)
     assert await objects.numbers() == [7]
     assert await objects.get(7) == b"whole"
+
+
+async def test_in_a_process_that_ends_objects_are_out_of_reach_and_that_is_no_bug(
+    tmp_path: Path,
+) -> None:
+    objects = FolderObjects(tmp_path, sync=False)
+    executor = ThreadPoolExecutor()
+    asyncio.get_running_loop().set_default_executor(executor)
+    executor.shutdown()  # as an interpreter does before it calls what was registered for its end
+    with pytest.raises(UnavailableError, match="shutdown"):
+        await objects.numbers()
