@@ -25,7 +25,7 @@ from penstock.codec.keys import (
     once_key,
     prefix_end,
 )
-from penstock.codec.node import Node, decode_header
+from penstock.codec.node import decode_header
 from penstock.codec.scalars import encode_terminated
 from penstock.errors import InvalidError
 from penstock.log.catalogue import (
@@ -39,10 +39,12 @@ from penstock.log.catalogue import (
 from penstock.log.decision import Decision, Now, Step, View
 from penstock.log.hold import trimmed_first
 from penstock.log.place import Rows
-from penstock.log.read import read_nodes
 from penstock.log.state import LogState, Run, log_row, make_run, state_key
 from penstock.log.timers import garbage_due
 from penstock.store.port import Store
+
+#: How much of a log one look reads to find where it should begin: it must end within a deadline.
+LOOK_BYTES = 256 << 20
 
 
 def evict_to(state: LogState, first: int) -> tuple[LogState, Rows]:
@@ -111,8 +113,9 @@ def _move_step(target: Target, first_of: Callable[[LogState], int]) -> Step:
 
 
 async def first_by_bytes(store: Store, state: LogState, bytes_max: int) -> int:
-    """Where a log begins that takes at most so many stored bytes, in whole nodes."""
-    excess = state.stored_bytes - bytes_max
+    """Where a log begins that takes at most so many stored bytes, in whole nodes; where that is
+    far, a part of the way: who moves the edge there looks again."""
+    excess = min(state.stored_bytes - bytes_max, LOOK_BYTES)
     if excess <= 0:
         return state.first
     low = node_key(state.log_id, state.lowest)
@@ -122,20 +125,6 @@ async def first_by_bytes(store: Store, state: LogState, bytes_max: int) -> int:
             if excess <= 0:
                 return decode_header(value, f"node {key.hex()}").end
     return state.next
-
-
-async def first_by_age(store: Store, state: LogState, before_ms: int) -> int:
-    """The first entry that is not older than `before_ms`."""
-    async for node, start, _ in read_nodes(store, state, state.first, state.next):
-        if node.last_ms() >= before_ms:
-            return node.first + max(start, _older(node, before_ms))
-    return state.next
-
-
-def _older(node: Node, before_ms: int) -> int:
-    if node.times is None:
-        return 0
-    return int(node.times.searchsorted(before_ms))
 
 
 def delete_step(name: LogName) -> Step:

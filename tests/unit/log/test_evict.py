@@ -6,8 +6,9 @@ from penstock.codec.keys import KeyType, garbage_key, key_type, prefix, prefix_e
 from penstock.errors import InvalidError
 from penstock.log.check import check_log
 from penstock.log.collect import COLLECT_ROWS, next_garbage, plan_collect
-from penstock.log.evict import delete_step, evict_step, first_by_age, first_by_bytes, trim_step
+from penstock.log.evict import delete_step, evict_step, first_by_bytes, trim_step
 from penstock.log.hold import hold_step
+from penstock.log.seek import seek_time
 from penstock.log.state import LogState
 from unit.log.driver import LogDriver, data_of, stream
 
@@ -221,13 +222,13 @@ async def test_a_bound_in_age_is_exact_within_a_merged_node() -> None:
     state = await shown(driver)
     expected = {99: 0, 100: 0, 101: 2, 105: 10, 109: 18, 110: 20}
     for before_ms, first in expected.items():
-        assert await first_by_age(driver.store, state, before_ms) == first
+        assert await seek_time(driver.store, state, before_ms) == first
     await driver.append(S, [b"z"] * 1000)
     await driver.chore(("merge", state.log_id))
     merged = await shown(driver)
     assert await rows_of(driver, KeyType.NODE) == 2
     for before_ms, first in list(expected.items())[:-1]:
-        assert await first_by_age(driver.store, merged, before_ms) == first
+        assert await seek_time(driver.store, merged, before_ms) == first
 
 
 async def test_a_deleted_stream_is_gone_at_once_and_its_rows_later() -> None:
