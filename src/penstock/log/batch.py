@@ -5,7 +5,8 @@ Contract     `build_bodies(entries)` runs in the caller's thread, before and out
              RecordBatch or Table with a column `data` and, where there are any, `tag` and `meta`.
              Whatever is wrong with them is an InvalidError that names the entry where it can.
 Bounds       A node holds at most NODE_ENTRIES entries and NODE_BYTES bytes; one entry that is
-             larger is a node of its own.
+             larger is a node of its own. Data and meta of an entry end at ENTRY_BYTES_MAX: what
+             one process writes every other one must be able to read, in one answer.
 Not here     offsets and times: the decision that appends them knows those (append.py).
 """
 
@@ -21,7 +22,6 @@ import pyarrow as pa
 
 from penstock.codec.node import (
     ANY_TAG,
-    COLUMN_BYTES_MAX,
     SIGNATURE_TAGS_MAX,
     Body,
     Column,
@@ -38,6 +38,8 @@ NODE_BYTES = 1 << 20
 LARGE_ENTRIES = NODE_ENTRIES // 2
 LARGE_BYTES = NODE_BYTES // 4
 TAG_BYTES_MAX = U16_MAX
+#: As of a payload: what a socket takes in one piece. And a commit of it ends within its deadline.
+ENTRY_BYTES_MAX = 64 << 20
 
 Tag = str | bytes | None
 Entry = bytes | tuple[Tag, bytes] | tuple[Tag, bytes, bytes | None]
@@ -262,9 +264,11 @@ def _cut(column: Edges, low: int, high: int, what: str) -> Column:
     edges, blob = column
     part = edges[low : high + 1]
     start, end = int(part[0]), int(part[-1])
-    if end - start > COLUMN_BYTES_MAX:
+    if end - start > ENTRY_BYTES_MAX:  # of one entry: several are less than a node
+        size = end - start
         raise InvalidError(
-            f"{what} of {end - start} bytes; at most {COLUMN_BYTES_MAX} fit into a node"
+            f"entry {low}: {what} of {size:,} bytes; at most {ENTRY_BYTES_MAX:,} are allowed",
+            hint="keep it in a file, and write where that is",
         )
     return (part - start).astype(np.uint32).tobytes(), bytes(blob[start:end])
 

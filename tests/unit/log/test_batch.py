@@ -7,9 +7,19 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from penstock.broker.streams import READ_BYTES_MAX
 from penstock.codec.node import META, TAGS, ZSTD, decode_node, node_value
 from penstock.errors import InvalidError
-from penstock.log.batch import NODE_BYTES, NODE_ENTRIES, TAG_BYTES_MAX, build_bodies, split_edges
+from penstock.log import batch
+from penstock.log.batch import (
+    ENTRY_BYTES_MAX,
+    NODE_BYTES,
+    NODE_ENTRIES,
+    TAG_BYTES_MAX,
+    build_bodies,
+    split_edges,
+)
+from penstock.server.limits import Limits
 
 
 def entries_of(bodies: list[Any]) -> list[tuple[bytes, bytes]]:
@@ -121,3 +131,21 @@ def test_an_arrow_column_without_a_value_buffer_is_taken() -> None:
 def test_only_large_bodies_are_compressed() -> None:
     assert not build_bodies([b"x" * 100] * (NODE_ENTRIES // 2 - 1))[0].flags & ZSTD
     assert build_bodies([b"x" * 100] * (NODE_ENTRIES // 2))[0].flags & ZSTD
+
+
+@pytest.mark.parametrize("entries", [[b"x", b"y" * (2 << 20)], [("", b"x", b"y" * (2 << 20))]])
+def test_an_entry_that_is_too_large_is_refused_by_its_number(
+    monkeypatch: pytest.MonkeyPatch, entries: list[Any]
+) -> None:
+    monkeypatch.setattr(batch, "ENTRY_BYTES_MAX", (2 << 20) - 1)
+    with pytest.raises(InvalidError, match=r"entry \d: (data|meta) of 2,097,152 bytes; at most"):
+        build_bodies(entries)
+    monkeypatch.setattr(batch, "ENTRY_BYTES_MAX", 2 << 20)
+    assert sum(body.count for body in build_bodies(entries)) == len(entries)
+
+
+def test_the_largest_entry_goes_through_the_doors() -> None:
+    limits = Limits()
+    assert limits.request.bulk_bytes >= ENTRY_BYTES_MAX
+    # An answer ends with the node that reaches its limit.
+    assert limits.output_bytes > READ_BYTES_MAX + ENTRY_BYTES_MAX
