@@ -1,6 +1,6 @@
 """Locations: which store a string names.
 
-./data, /data, ~/data          a folder; a tilde in front is the home of the user
+./data, ../data, ~/data        a folder; a tilde in front is the home of the user
 file:///data                   a folder, percent-encoded, with an absolute path
 s3://bucket/prefix             a bucket (credentials and endpoint from the AWS_* variables);
                                s3a, gs and az likewise
@@ -13,6 +13,7 @@ folder that nobody asked for.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -55,9 +56,9 @@ def folder_of(location: str) -> Path | None:
     match _scheme_of(location):
         case "":
             if not location.startswith("~"):
-                return Path(location).absolute()
+                return _absolute(Path(location))
             try:
-                return Path(location).expanduser()
+                return _absolute(Path(location).expanduser())
             except RuntimeError as error:  # there is no such user
                 raise InvalidError(
                     f"{location}: {error}", hint="write ./~… for a folder of that name"
@@ -72,8 +73,14 @@ def folder_of(location: str) -> Path | None:
                 raise InvalidError(
                     f"{location}: a path with ? or #", hint="write %3F and %23, or the path itself"
                 )
-            return Path(unquote(parts.path)).absolute()
+            return _absolute(Path(unquote(parts.path)))
     return None
+
+
+def _absolute(path: Path) -> Path:
+    """Without `..`, which the engine takes for a name and would make a folder of; and behind a link
+    it is not what its text says."""
+    return Path(os.path.realpath(path)) if ".." in path.parts else path.absolute()
 
 
 def check_durability(durability: str) -> None:

@@ -36,6 +36,31 @@ def test_a_tilde_in_front_is_the_home_and_a_colon_alone_is_part_of_a_name(
     assert folder_of(location) == tmp_path / folder
 
 
+@pytest.mark.parametrize(
+    ("location", "folder"),
+    [
+        ("../data", "data"),
+        ("sub/../data", "here/data"),
+        ("link/../data", "far/data"),
+        ("~/../data", "data"),
+        ("file://{}/here/../data", "data"),
+    ],
+)
+def test_a_path_that_goes_up_leads_where_the_system_says(
+    location: str, folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("here", "far/away", "home"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "here" / "link").symlink_to(tmp_path / "far" / "away")
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for n in range(2):
+        with penstock.open(location.format(tmp_path)) as db:
+            assert db.stream("s").write(b"x") == n
+    assert list((tmp_path / folder / "store" / "manifest").iterdir())
+    assert [path.name for path in tmp_path.rglob("*") if "%" in path.name] == []
+
+
 def test_a_database_in_the_home_leaves_no_folder_named_like_a_tilde(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
