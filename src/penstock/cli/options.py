@@ -9,6 +9,7 @@ Contract     The location is `--location`, else the environment's PENSTOCK_LOCAT
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -59,6 +60,11 @@ Folder = Annotated[
         help="Work in a new folder inside this one; it is removed afterwards.",
     ),
 ]
+
+
+def typed(words: Sequence[str] | None) -> list[bytes]:
+    """Data that was given as arguments: its bytes as they were typed, which need not be text."""
+    return [each.encode("utf-8", "surrogateescape") for each in words or ()]
 
 
 def confirm(question: str, yes: bool) -> None:

@@ -21,7 +21,7 @@ import typer
 import penstock
 from penstock.cli import queue_dead
 from penstock.cli.opening import opened
-from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Pattern, Yes, confirm
+from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Pattern, Yes, confirm, typed
 from penstock.cli.output import print_json, result_console, say
 from penstock.cli.rendering import (
     json_bytes,
@@ -309,7 +309,7 @@ def publish(
         raise InvalidError("--dedup-id is for one message")
     messages = [
         penstock.Publish(
-            penstock.URI(each.decode()) if uri else each,
+            _uri(each) if uri else each,
             headers,
             to[0] if to else None,
             delay,
@@ -340,8 +340,15 @@ def _payloads(data: Sequence[str] | None, file: Path | None) -> list[bytes]:
     if file is not None:
         return [file.read_bytes()]
     if data:
-        return [each.encode() for each in data]
+        return typed(data)
     return [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
+
+
+def _uri(payload: bytes) -> penstock.URI:
+    try:
+        return penstock.URI(payload.decode())
+    except UnicodeDecodeError:
+        raise InvalidError(f"{payload!r} is not a URI", hint="write it percent-encoded") from None
 
 
 # -- consumers

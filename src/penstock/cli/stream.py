@@ -17,7 +17,7 @@ import typer
 
 from penstock.broker.answers import StreamInfo
 from penstock.cli.opening import opened
-from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Pattern, Yes, confirm
+from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Pattern, Yes, confirm, typed
 from penstock.cli.output import print_json, result_console, say
 from penstock.cli.rendering import json_bytes, preview, print_fields, print_table, seconds
 from penstock.client.database import Stream
@@ -55,7 +55,7 @@ def write(
     with opened(location, create=True) as db:
         stream = db.stream(name)
         if data:
-            offsets = stream.write_many([(tag, each.encode()) for each in data])
+            offsets = stream.write_many([(tag, each) for each in typed(data)])
         elif whole:
             first = stream.write(sys.stdin.buffer.read(), tag)
             offsets = range(first, first + 1)
@@ -144,12 +144,12 @@ def tail(
         left = math.inf if count is None else count
         while left > 0:
             found = stream.read(at, int(min(left, 1000)), block=math.inf)
-            for message in found:
-                if message is not None:
-                    _print_line(message, as_json)
+            shown = [message for message in found if message is not None]
+            for message in shown:
+                _print_line(message, as_json)
             sys.stdout.flush()
             at += len(found)
-            left -= len(found)
+            left -= len(shown)
 
 
 def _info(stream: Stream) -> StreamInfo:

@@ -17,7 +17,7 @@ import msgspec
 import typer
 
 from penstock.cli.opening import opened
-from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Pattern, Yes, confirm
+from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Pattern, Yes, confirm, typed
 from penstock.cli.output import print_json, result_console, say
 from penstock.cli.rendering import json_bytes, preview, print_fields, print_table
 from penstock.client.topicshapes import TopicMessage
@@ -57,7 +57,7 @@ def push(
     as_json: Json = False,
 ) -> None:
     """Push messages, all or none; prints their offsets when they are durable."""
-    lines = [each.encode() for each in data or ()]
+    lines = typed(data)
     if not data:
         lines = [line.rstrip(b"\r\n") for line in sys.stdin.buffer]
     with opened(location, create=True) as db:
@@ -248,11 +248,11 @@ def _point(text: str) -> int | datetime:
         return int(text)
     try:
         found = datetime.fromisoformat(text)
-    except ValueError:
+        return found if found.tzinfo is not None else found.astimezone()
+    except (ValueError, OverflowError):  # no time at all, or none that this time zone has
         raise InvalidError(
             f"{text!r} is neither an offset nor a time", hint="17, or 2026-05-01T12:00:00+00:00"
         ) from None
-    return found if found.tzinfo is not None else found.astimezone()
 
 
 @app.command(epilog="Example: penstock topic pause jobs")

@@ -184,3 +184,13 @@ def test_one_is_told_as_one_and_what_is_not_set_is_told(sh: Any, db: penstock.Da
     assert sh.out == "3 messages are gone\n"
     assert sh("queue", "show", "single") == 0
     assert "128, or the header priority" in sh.out
+
+
+def test_data_need_not_be_text_and_a_uri_must_be(sh: Any, db: penstock.Database) -> None:
+    """An argument that is no UTF-8 comes to us with surrogates for its bytes."""
+    db.create_queue("typed")
+    assert sh("queue", "publish", "caf\udce9", "--to", "typed") == 0
+    assert [message.payload for message in db.queue("typed").peek()] == [b"caf\xe9"]
+    assert sh("queue", "publish", "--uri", "--to", "typed", stdin=b"file:///caf\xe9\n") == 2
+    assert "is not a URI" in sh.err
+    assert db.queue("typed").stats().available == 1

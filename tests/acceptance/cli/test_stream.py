@@ -68,11 +68,18 @@ def test_a_stream_that_is_not_there_is_told_by_all_who_look(sh: Any, db: penstoc
 
 
 def test_a_tail_waits_for_a_stream_where_it_is_told_to(sh: Any, db: penstock.Database) -> None:
-    sooner = threading.Timer(0.2, lambda: db.stream("later").write(b"x"))
-    sooner.start()
+    seen = threading.Event()
+
+    def write() -> None:
+        while not seen.wait(0.2):  # again: it shows what comes after it has begun
+            db.stream("later").write(b"x")
+
+    writer = threading.Thread(target=write)
+    writer.start()
     assert sh("stream", "tail", "later", "--wait", "-n", "1") == 0
-    assert sh.out == "0\t\tx\n"
-    sooner.join()
+    seen.set()
+    writer.join()
+    assert sh.out.endswith("\t\tx\n")
 
 
 def test_raw_and_json_are_not_given_together(sh: Any, db: penstock.Database) -> None:
@@ -99,3 +106,19 @@ def test_a_stream_is_made_and_configured(sh: Any, db: penstock.Database) -> None
     assert limits() == (2, 1_000_000, None, False)
     assert sh("stream", "config", "kept", "--max-count", "-1") == 2
     assert limits() == (2, 1_000_000, None, False)
+
+
+def test_an_argument_that_is_no_text_is_written_as_its_bytes(
+    sh: Any, db: penstock.Database
+) -> None:
+    assert sh("stream", "write", "bytes", "caf\udce9", "café") == 0
+    assert [m.data for m in db.stream("bytes").read(0, 9) if m] == [b"caf\xe9", "café".encode()]
+
+
+def test_entries_that_are_gone_are_not_among_those_that_a_tail_shows(
+    sh: Any, db: penstock.Database
+) -> None:
+    db.stream("holes").write_many([b"a", b"b", b"c"])
+    db.stream("holes").evict(up_to=1)
+    assert sh("stream", "tail", "holes", "--from", "0", "-n", "1") == 0
+    assert sh.out == "2\t\tc\n"

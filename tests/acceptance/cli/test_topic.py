@@ -5,7 +5,10 @@ from __future__ import annotations
 import base64
 import errno
 import json
+import time
 from typing import Any
+
+import pytest
 
 import penstock
 from penstock.cli.main import END_OF_PIPE
@@ -116,3 +119,23 @@ def test_everything_about_a_topic_is_shown(sh: Any, db: penstock.Database) -> No
         ]  # fmt: skip
         found = sh.json("topic", "show", "all")
     assert [shard["owner"] for shard in found["shards"]] == ["me"] * 3
+
+
+def test_an_argument_that_is_no_text_is_pushed_as_its_bytes(sh: Any, db: penstock.Database) -> None:
+    assert sh("topic", "push", "bytes", "caf\udce9") == 0
+    assert sh("topic", "tail", "bytes", "-n", "1", "--json") == 0
+    assert base64.b64decode(json.loads(sh.out)["data_base64"]) == b"caf\xe9"
+
+
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo", "America/New_York"])
+def test_times_at_the_ends_of_the_calendar_are_refused_or_taken(
+    sh: Any, db: penstock.Database, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    """The first and the last day are no times everywhere."""
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    db.topic("calendar").push(b"x")
+    for text in ("0001-01-01T00:00:00", "9999-12-31T23:59:59"):
+        assert sh("topic", "replay", "calendar", text) in (0, 2)
+    monkeypatch.undo()
+    time.tzset()
