@@ -76,15 +76,15 @@ def _load(path: Path) -> ModuleType:
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InvalidError(
-            f"{path}{_line(path, error)}: {type(error).__name__}: {error}"
+            f"{path}{_line(spec.origin, error)}: {type(error).__name__}: {error}"
         ) from error
     return module
 
 
-def _line(path: Path, error: BaseException) -> str:
-    name = str(path.absolute())  # so Python calls it
-    if isinstance(error, SyntaxError) and error.filename == name:
+def _line(origin: str | None, error: BaseException) -> str:
+    """`origin`: the file, as Python calls it: by its whole path, however it was named."""
+    if isinstance(error, SyntaxError) and error.filename == origin:
         return f", line {error.lineno}"
     frames = traceback.extract_tb(error.__traceback__)
-    at = [frame.lineno for frame in frames if frame.filename == name]
+    at = [frame.lineno for frame in frames if frame.filename == origin]
     return f", line {at[-1]}" if at else ""

@@ -28,7 +28,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
-from pyspark import TaskContext
 
 from penstock.client.bulk import Bulk
 from penstock.codec.node import node_value
@@ -110,6 +109,9 @@ class Work:
         return shipped(self)
 
     def __call__(self, part: int, _: Iterable[int]) -> Iterator[Done]:
+        # Here: a graph is looked at, and says what it misses, where Spark is not installed.
+        from pyspark import TaskContext
+
         context = TaskContext.get()
         if self.once and context is not None and context.attemptNumber() > 0:
             raise InvalidError("at_most_once: a task that failed is not repeated")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import penstock
 from penstock.graph import Graph, Message
@@ -163,3 +167,35 @@ def test_processors_are_renamed_reset_and_dropped(sh: Any, db: penstock.Database
     assert reset == {"reset": "clean", "start": "first"}
     assert sh.json("graph", "drop", "changing", "clean", "--yes") == {"dropped": "clean"}
     assert sh("graph", "status", "changing") == 3
+
+
+def test_an_error_of_a_file_is_told_with_its_line_however_the_file_is_named(
+    sh: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wrong.py").write_text("x = 1\n\nraise ValueError('mine')\n")
+    monkeypatch.chdir(tmp_path)
+    for place in ("wrong.py", "./wrong.py", str(tmp_path / "wrong.py")):
+        assert sh("graph", "show", place) == 2
+        assert "wrong.py, line 3: ValueError: mine" in sh.err
+
+
+WITHOUT_SPARK = """
+import sys
+sys.modules["pyspark"] = None  # as if it was not installed
+from penstock.cli.main import main
+main()
+"""
+
+
+def test_a_graph_that_is_run_without_spark_says_what_to_install(
+    db: penstock.Database, tmp_path: Path
+) -> None:
+    (tmp_path / "shop.py").write_text(FILE)
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_SPARK, "graph", "run", str(tmp_path / "shop.py"),
+         "--location", db.location],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "Spark is not installed" in done.stderr
+    assert "Traceback" not in done.stderr
