@@ -27,9 +27,10 @@ from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Yes, confirm
 from penstock.cli.output import print_json, result_console
 from penstock.cli.rendering import print_fields
 from penstock.client.host import take_lock
+from penstock.client.places import SCHEME
 from penstock.clock import SystemClock
 from penstock.codec.keys import Kind
-from penstock.errors import ConflictError, CorruptError, UnavailableError
+from penstock.errors import ConflictError, CorruptError, InvalidError, UnavailableError
 from penstock.graph.check import check_graphs
 from penstock.log.catalogue import list_names
 from penstock.log.check import Checker, Finding
@@ -132,6 +133,11 @@ async def inspect(
 
 
 async def _open(location: str) -> tuple[Store, FolderLock | None]:
+    if location.startswith(SCHEME):
+        raise InvalidError(
+            f"{location} is a broker's address, and a check opens the files themselves",
+            hint="name the folder or the bucket, and end the broker first",
+        )
     folder = folder_of(location)
     # Before the lock: taking it would leave a file in whatever a misspelt location names.
     if folder is not None:

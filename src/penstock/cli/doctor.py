@@ -176,6 +176,8 @@ def _port(resp: str) -> Finding:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(address)
+        except socket.gaierror as error:
+            return Finding("port", "note", f"{resp}: {error.strerror}", "choose another --resp")
         except OSError as error:
             return Finding(
                 "port", "note", f"{resp}: {error.strerror}", "somebody listens there; see --resp"

@@ -124,6 +124,7 @@ def exit_code(error: PenstockError) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     open_standard_files()
+    forget_no_width()
     try:
         try:
             _run(arguments)
@@ -159,6 +160,13 @@ def _end_of_pipe() -> NoReturn:
     with contextlib.suppress(OSError, ValueError):  # what is left over goes nowhere
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     sys.exit(END_OF_PIPE)
+
+
+def forget_no_width() -> None:
+    """COLUMNS=0 is how a terminal of unknown size is told of; whoever draws would find no room for
+    anything, and print nothing."""
+    if os.environ.get("COLUMNS", "").strip("0") == "":
+        os.environ.pop("COLUMNS", None)
 
 
 def open_standard_files() -> None:

@@ -26,14 +26,16 @@ def result_console() -> Console:
 
 
 def progress_bars() -> Progress:
-    """Bars on stderr; rich draws none of them where stderr is not a terminal."""
+    """Bars on stderr, and not even an empty line where stderr is not a terminal."""
+    console = Console(stderr=True)
     return Progress(
         TextColumn("{task.description}"),
         BarColumn(),
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=console,
         transient=True,
+        disable=not console.is_terminal,
     )
 
 

@@ -154,8 +154,12 @@ def _wishes(
 
 
 def print_fields(fields: Mapping[str, Any], *, title: str | None = None) -> None:
-    """One thing, a line per field."""
-    table = Table(title=None if title is None else Text(title), show_header=False)
+    """One thing, a line per field; as wide as its title, which would be folded else."""
+    table = Table(
+        title=None if title is None else Text(title),
+        show_header=False,
+        min_width=None if title is None else cell_len(title),
+    )
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")
     for name, value in fields.items():

@@ -150,7 +150,12 @@ def parse_address(text: str) -> Address | None:
     if text == "none":
         return None
     host, colon, port = text.rpartition(":")
-    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+    known = colon and port.isascii() and port.isdigit() and len(port) < 6 and int(port) <= 65535
+    try:
+        host.encode("idna")
+    except UnicodeError:  # Python would look such a name up with this very error
+        known = False
+    if not known:
         raise InvalidError(f"'{text}' is not an address", hint=f"HOST:PORT, such as {RESP_DEFAULT}")
     return host.removeprefix("[").removesuffix("]") or "127.0.0.1", int(port)
 

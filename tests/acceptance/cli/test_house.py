@@ -18,6 +18,7 @@ from rich.console import Console
 
 import penstock
 from penstock.cli.main import app
+from penstock.cli.output import progress_bars
 from penstock.cli.rendering import number
 from penstock.cli.top_look import look
 from penstock.cli.top_view import draw
@@ -114,6 +115,40 @@ def test_doctor_tells_what_is_there_and_who_listens_already(sh: Any) -> None:
     assert found["port"]["grade"] == "note"
     assert sh("doctor") == 0
     assert sh("doctor", "--resp", "nonsense") == 1
+
+
+@pytest.mark.parametrize("host", ["a" * 64, "a..b", "ü" * 70])
+def test_a_name_that_no_host_has_is_not_an_address(sh: Any, host: str) -> None:
+    assert sh("serve", "--resp", f"{host}:7379", "--password", "x") == 2
+    assert "is not an address" in sh.err
+    assert sh("doctor", "--resp", f"{host}:7379") == 1
+
+
+def test_a_doctor_tells_a_host_that_is_not_known_from_a_port_that_is_taken(sh: Any) -> None:
+    found = {each["what"]: each for each in sh.json("doctor", "--resp", "no.such.invalid:7379")}
+    assert found["port"]["grade"] == "note"
+    assert "listens" not in found["port"]["hint"]
+
+
+def test_a_broker_is_not_checked_by_its_address(sh: Any) -> None:
+    assert sh("check", "--location", "penstock://127.0.0.1:7379") == 2
+    assert "broker" in sh.err
+
+
+@pytest.mark.parametrize("words", [("queue", "ls"), ("--help",), ("top",)])
+def test_a_terminal_of_unknown_width_is_no_reason_to_be_silent(
+    sh: Any, db: penstock.Database, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    db.create_queue("seen")
+    monkeypatch.setenv("COLUMNS", "0")
+    assert sh(*words) == 0
+    assert ("queue" if "--help" in words else "seen") in sh.out
+
+
+def test_bars_leave_nothing_where_nobody_sees_them(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress_bars() as bars:
+        bars.advance(bars.add_task("work", total=2, note=""))
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_doctor_without_any_java_says_what_to_do(

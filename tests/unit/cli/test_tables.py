@@ -9,7 +9,7 @@ import pytest
 
 from penstock.cli import rendering
 from penstock.cli.fitting import Wish, fit, share, shortened
-from penstock.cli.rendering import number, print_table
+from penstock.cli.rendering import number, print_fields, print_table
 from penstock.words import counted
 
 LONG = "orders-of-all-customers-in-europe-since-2019-that-were-not-paid-yet"
@@ -141,3 +141,14 @@ def test_short_numbers() -> None:
         "-", "7", "9,999", "12.3 k", "2.0 M",
     ]  # fmt: skip
     assert rendering.printable("\x07") == r"\x07"
+
+
+def test_a_title_that_is_wider_than_its_fields_stays_in_one_line(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    print_fields({"commit": 7}, title=LONG)
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].strip() == LONG
+    print_fields({"commit": 7}, title=LONG * 2)
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 80
