@@ -276,7 +276,7 @@ def spark(
     """A stream read into Spark, beside the same rows in Parquet.
 
     On two cores of this machine, in new folders inside the current one or --folder, which are
-    removed afterwards. Needs penstock[spark].
+    removed afterwards. Needs the extra `spark`.
     """
     _run(
         "spark",
@@ -317,7 +317,7 @@ def graph(
     """A graph's pipe on Spark, beside Spark alone; the cost of a step; the way through three pipes.
 
     On two cores of this machine, in new folders inside the current one or --folder, which are
-    removed afterwards. Needs penstock[spark].
+    removed afterwards. Needs the extra `spark`.
     """
     # Not above: a graph's runner needs Spark, which not everybody has.
     from penstock.cli.bench_graph import measure_graph
@@ -374,7 +374,7 @@ def source(
     """Announced files into a Delta table, beside Spark reading the same folder into Parquet.
 
     On two cores of this machine, in new folders inside the current one or --folder, which are
-    removed afterwards. Needs penstock[spark].
+    removed afterwards. Needs the extra `spark`.
     """
     _run(
         "source",
