@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+from rich.console import Console
+
+import penstock
+from penstock.cli.top_look import look
+from penstock.cli.top_view import draw
+from penstock.clock import SystemClock
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -44,6 +52,23 @@ def test_every_make_word_of_the_readme_is_one_of_the_makefile() -> None:
     assert {"demo", "test"} <= words
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert words <= targets
+
+
+def test_the_picture_is_what_top_draws() -> None:
+    """Title and headings: what a reader compares when he tries it."""
+    (picture,) = blocks("text")
+    with penstock.open("memory://") as db:
+        db.stream("s").write(b"x")
+        db.create_queue("q")
+        console = Console(width=80, record=True, file=io.StringIO())
+        console.print(draw(look(db, SystemClock()), None, None))
+    lines = [line.split() for line in console.export_text().splitlines()]
+    shown = [line.split() for line in picture.splitlines()]
+    assert shown[0][:2] == lines[0][:2] == ["penstock", "top"]
+    headings = [words for words in lines if words[:1] in (["stream"], ["queue"])]
+    assert len(headings) == 2
+    assert all(words in shown for words in headings)
+    assert max(map(len, picture.splitlines())) <= 80
 
 
 def _inline(text: str) -> str:
