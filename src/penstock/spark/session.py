@@ -108,6 +108,12 @@ def settings(
             raise InvalidError(f"cores={cores} is not a number of cores")
         master = f"local[{cores}]"
     master = config.get("spark.master", master)
+    # Spark says the same, from a JVM that ends with a stack trace.
+    if not master.startswith(("local", "spark://", "yarn", "k8s://")):
+        raise InvalidError(
+            f"{master!r} is not a master of Spark's",
+            hint="local[*], spark://host:7077, yarn, or k8s://https://host:port",
+        )
     ours = {
         "spark.app.name": app_name,
         "spark.master": master,
