@@ -301,7 +301,7 @@ def publish(
     as_json: Json = False,
 ) -> None:
     """Publish messages to the queues whose filters take them; prints their ids when durable."""
-    headers = dict(_header(each) for each in header or ())
+    headers = _headers(header or ())
     if to and len(to) > 1:
         raise InvalidError("--to names one queue", hint="one publish each, or filters that take it")
     payloads = _payloads(data, file)
@@ -322,9 +322,20 @@ def publish(
         ids = db.publish_many(messages)
     if as_json:
         print_json(ids)
+    elif not ids:
+        result_console().print("nothing was published: there was no data")
     else:
         for message_id in ids:
             sys.stdout.write(f"{message_id}\n")
+
+
+def _headers(texts: Sequence[str]) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    for name, value in map(_header, texts):
+        if name in headers:
+            raise InvalidError(f"header {name!r} is given twice", hint="name it once")
+        headers[name] = value
+    return headers
 
 
 def _header(text: str) -> tuple[str, str]:

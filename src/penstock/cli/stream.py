@@ -99,6 +99,8 @@ def read(
     """Show entries of a stream; a blank line of the table stands for an evicted one."""
     if raw and as_json:
         raise InvalidError("--raw and --json cannot be given together")
+    if start is not None and start < 0:
+        raise InvalidError(f"--from {start} is negative", hint="--reverse shows the newest first")
     with opened(location) as db:
         stream = db.stream(name)
         info = _info(stream)

@@ -102,6 +102,11 @@ def watch(
         )
     # One spelling, so that a file has one URI however the folder was named.
     folder = folder.resolve()
+    if folder == folder_of_location(location):
+        raise InvalidError(
+            f"{_shown_path(folder)} is the location itself",
+            hint="let files arrive in a folder of their own",
+        )
     with opened(location, create=True) as database, _told_to_end() as told:
         target = _queue(database, queue, told_of=not as_json)
         ledger = Ledger(database, target, folder, _CLOCK, again=again)

@@ -130,6 +130,12 @@ def test_a_doctor_tells_a_host_that_is_not_known_from_a_port_that_is_taken(sh: A
     assert "listens" not in found["port"]["hint"]
 
 
+def test_a_location_is_no_folder_in_which_files_arrive(sh: Any, db: penstock.Database) -> None:
+    assert sh("watch", db.location, "--queue", "own", "--once") == 2
+    assert "is the location itself" in sh.err
+    assert "own" not in db.queues()
+
+
 def test_a_broker_is_not_checked_by_its_address(sh: Any) -> None:
     assert sh("check", "--location", "penstock://127.0.0.1:7379") == 2
     assert "broker" in sh.err

@@ -194,3 +194,15 @@ def test_data_need_not_be_text_and_a_uri_must_be(sh: Any, db: penstock.Database)
     assert sh("queue", "publish", "--uri", "--to", "typed", stdin=b"file:///caf\xe9\n") == 2
     assert "is not a URI" in sh.err
     assert db.queue("typed").stats().available == 1
+
+
+def test_a_header_that_is_given_twice_and_no_data_at_all_are_told(
+    sh: Any, db: penstock.Database
+) -> None:
+    db.create_queue("told")
+    assert sh("queue", "publish", "x", "--to", "told", "-H", "a=1", "-H", "a=2") == 2
+    assert "'a' is given twice" in sh.err
+    assert sh("queue", "publish", "--to", "told") == 0
+    assert "nothing was published" in sh.out
+    assert sh.json("queue", "publish", "--to", "told") == []
+    assert db.queue("told").stats().available == 0

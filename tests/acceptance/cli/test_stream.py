@@ -122,3 +122,9 @@ def test_entries_that_are_gone_are_not_among_those_that_a_tail_shows(
     db.stream("holes").evict(up_to=1)
     assert sh("stream", "tail", "holes", "--from", "0", "-n", "1") == 0
     assert sh.out == "2\t\tc\n"
+
+
+def test_an_offset_before_the_first_is_refused(sh: Any, db: penstock.Database) -> None:
+    db.stream("early").write(b"x")
+    assert sh("stream", "read", "early", "--from", "-1") == 2
+    assert sh("stream", "tail", "early", "--from", "-1", "-n", "1") == 2

@@ -18,7 +18,14 @@ def test_a_master_that_spark_does_not_know_is_refused(master: str) -> None:
 
 @pytest.mark.parametrize(
     "master",
-    ["local", "local[2]", "local-cluster[2,1,1024]", "spark://host:7077", "yarn", "k8s://https://x"],
+    [
+        "local",
+        "local[2]",
+        "local-cluster[2,1,1024]",
+        "spark://host:7077",
+        "yarn",
+        "k8s://https://x",
+    ],
 )
 def test_a_master_that_spark_knows_is_taken(master: str) -> None:
     assert settings("app", master, {})["spark.master"] == master
