@@ -149,6 +149,23 @@ def test_cores_are_for_local_sessions() -> None:
         session(cores=0)
 
 
+def test_a_session_that_spark_refuses_is_unavailable_and_none_is_left_behind() -> None:
+    """As a master that does not answer, but at once."""
+    script = (
+        "from penstock.spark import session\n"
+        "try: session(config={'spark.scheduler.mode': 'NO'})\n"
+        "except Exception as error: print(type(error).__name__, error)\n"
+        "from pyspark import SparkContext; print(SparkContext._active_spark_context)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=300
+    )
+    said, left = ran.stdout.splitlines()
+    assert said.startswith("UnavailableError Spark did not start with master local[*]: ")
+    assert "spark.scheduler.mode" in said
+    assert left == "None"
+
+
 def test_without_pyspark_the_hint_says_what_to_install() -> None:
     """Importing the package works; asking for a session says what is missing."""
     script = (

@@ -55,6 +55,7 @@ def session(
     """
     options = settings(app_name, master, config or {}, cores=cores)
     try:
+        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
         from pyspark.core.context import SparkContext
         from pyspark.errors import PySparkRuntimeError
         from pyspark.sql import SparkSession
@@ -83,6 +84,16 @@ def session(
                 raise UnavailableError(
                     "the JVM of the Spark driver ended at its start",
                     hint="what it said is on stderr; often too little memory, or a wrong setting",
+                ) from error
+            except Py4JJavaError as error:
+                # What there is of it would be given to the next caller as the active session.
+                if (half := SparkContext._active_spark_context) is not None:
+                    with contextlib.suppress(Exception):
+                        half.stop()
+                reason = str(error).partition("\n: ")[2].partition("\n")[0]
+                raise UnavailableError(
+                    f"Spark did not start with master {options['spark.master']}: {reason}",
+                    hint="does the master answer? is every setting right? see stderr, too",
                 ) from error
 
 
