@@ -270,6 +270,23 @@ def test_check_prints_a_damaged_row_and_ends_with_1(
     assert "log 99 node 0" in printed
 
 
+def test_check_tells_what_there_is_although_a_block_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with penstock.open(tmp_path / "data") as db:
+        db.stream("s").write(b"x")
+        db.create_queue("q")
+
+    async def unreadable(*_: object) -> None:
+        raise CorruptError("checksum mismatch")
+
+    monkeypatch.setattr("penstock.cli.check._run_checks", unreadable)
+    assert run_main("check", "--json", "--location", str(tmp_path / "data")) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["streams"], found["queues"]) == (1, 1)
+    assert [finding["what"] for finding in found["findings"]] == ["checksum mismatch"]
+
+
 def test_check_shows_what_crashes_left_behind_and_removes_it_on_request(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -165,11 +165,13 @@ async def inspect_store(location: str, store: Store, objects: Objects) -> CheckR
     names: dict[str, set[str]] = {view: set() for view in _VIEWS}
     leftovers: list[Leftover] = []
     try:
-        # A check may take long, but not stand still: a store retries what it cannot read for ever.
-        await _while_it_moves(checker, store)
+        # First, so that what is damaged further on is not told as a location without anything.
         async with asyncio.timeout(OPEN_SECONDS):
             for view, kind in _VIEWS.items():
                 names[view] = {name async for name, _ in list_names(store, kind)}
+        # A check may take long, but not stand still: a store retries what it cannot read for ever.
+        await _while_it_moves(checker, store)
+        async with asyncio.timeout(OPEN_SECONDS):
             leftovers, missing = await find_leftovers(location, store, objects)
             checker.findings += missing
     except TimeoutError:
