@@ -149,6 +149,14 @@ def test_cores_are_for_local_sessions() -> None:
         session(cores=0)
 
 
+def test_what_spark_ignores_is_not_printed(spark: SparkSession) -> None:
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    logs = gateway.jvm.org.apache.logging.log4j.LogManager
+    assert logs.getLogger("org.apache.spark.rpc.netty.Inbox").getLevel().name() == "OFF"
+    assert logs.getLogger("org.apache.spark.SparkContext").getLevel().name() == "ERROR"
+
+
 def test_a_session_that_spark_refuses_is_unavailable_and_none_is_left_behind() -> None:
     """As a master that does not answer, but at once."""
     script = (
