@@ -41,7 +41,7 @@ from penstock.topic.flush import head_step, pages_step, plan_flush
 from penstock.topic.given import StaleError, given
 from penstock.topic.item import prepare_push
 from penstock.topic.look import members, topic_counters
-from penstock.topic.members import join_step, leave_step, pause_step, rebalance_step
+from penstock.topic.members import join_step, leave_step, pause_step, rebalance_step, token_of
 from penstock.topic.poll import give_back_step, poll_step
 from penstock.topic.push import push_step
 from penstock.topic.read import read_messages
@@ -158,7 +158,12 @@ class TopicMachine(RuleBasedStateMachine):
 
     def plan(self) -> dict[int, int]:
         found = members(self.state)
-        plan = {slot: each.number for each in found if not each.zombie for slot in each.slots}
+        plan = {
+            slot: token_of(self.state.id, each.number)
+            for each in found
+            if not each.zombie
+            for slot in each.slots
+        }
         return {slot: plan.get(slot, 0) for slot in range(SLOTS)}
 
     @rule(name=names)
@@ -285,8 +290,9 @@ class TopicMachine(RuleBasedStateMachine):
                         or (other.run is not None and other.run[0] == run[0])
                     )
 
-    @rule(name=names, token=st.integers(-1, 30))
-    def poll_of_a_stranger(self, name: str, token: int) -> None:
+    @rule(name=names, number=st.integers(-1, 30), younger=st.integers(-1, 1))
+    def poll_of_a_stranger(self, name: str, number: int, younger: int) -> None:
+        token = token_of(self.state.id + younger, number)  # of this topic, or another
         if self.model.consumers.get(name) == token:
             return
         with pytest.raises((NotFoundError, ConflictError)):
@@ -452,7 +458,9 @@ class TopicMachine(RuleBasedStateMachine):
             assert mine.tolist() == other.tolist()
 
     def zombies_are_listed_until_they_are_drained(self, state: TopicState) -> None:
-        live = {each.name: each.number for each in members(state) if not each.zombie}
+        live = {
+            each.name: token_of(state.id, each.number) for each in members(state) if not each.zombie
+        }
         assert live == self.model.consumers
         for each in members(state):
             assert not each.zombie or each.slots

@@ -23,7 +23,7 @@ from penstock.log.decision import StateKey, Timer
 from penstock.log.state import LogState
 from penstock.topic.feed import feed_step, is_hungry
 from penstock.topic.look import look_step
-from penstock.topic.members import holds, leave_step
+from penstock.topic.members import holds, leave_step, token_of
 from penstock.topic.state import TopicState, topic_state_key
 from penstock.topic.timers import beat_due, feed_due
 
@@ -77,21 +77,21 @@ class TopicKeeping:
         except NotFoundError:
             return  # it was deleted meanwhile
         now_ms = committer.now_ms()
-        live = {each.number: each for each in state.consumers}
+        live = {token_of(state.id, each.number): each for each in state.consumers}
         self._signs.forget(state.id, live.keys())
         next_ms: int | None = None
-        for number, consumer in live.items():
-            if self._signs.waits(state.id, number) and not holds(state, number):
-                self._signs.heard(state.id, number, now_ms)
-            last_ms = self._signs.last_ms(state.id, number, now_ms)
+        for token, consumer in live.items():
+            if self._signs.waits(state.id, token) and not holds(state, consumer.number):
+                self._signs.heard(state.id, token, now_ms)
+            last_ms = self._signs.last_ms(state.id, token, now_ms)
             deadline_ms = last_ms + consumer.heartbeat_ms
             if now_ms - deadline_ms > LATE_MS:
                 # There was a timer for its deadline, or for an earlier one: we are late.
                 last_ms = now_ms - consumer.heartbeat_ms // 2
-                if self._signs.excuse(state.id, number, last_ms):
+                if self._signs.excuse(state.id, token, last_ms):
                     deadline_ms = last_ms + consumer.heartbeat_ms
             if deadline_ms <= now_ms:
-                await committer.submit(leave_step(topic, consumer.name, number))
+                await committer.submit(leave_step(topic, consumer.name, token))
             else:
                 next_ms = deadline_ms if next_ms is None else min(next_ms, deadline_ms)
         if next_ms is not None:

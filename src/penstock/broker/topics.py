@@ -44,7 +44,7 @@ from penstock.stream.glob import compile_glob
 from penstock.topic.admin import configure_step, delete_step
 from penstock.topic.item import PreparedPush
 from penstock.topic.look import members, shard_list, topic_counters
-from penstock.topic.members import HEARTBEAT_MS, pause_step, rebalance_step
+from penstock.topic.members import HEARTBEAT_MS, pause_step, rebalance_step, token_of
 from penstock.topic.push import Pushed, make_step, push_step
 from penstock.topic.read import read_messages
 from penstock.topic.replay import replay_step
@@ -219,7 +219,8 @@ class Topics(TopicTails):
             ConsumerInfo(
                 member.name,
                 member.slots,
-                self.signs.known_ms(state.id, member.number) or member.joined_ms,
+                self.signs.known_ms(state.id, token_of(state.id, member.number))
+                or member.joined_ms,
                 member.zombie,
                 member.heartbeat_ms,
             )

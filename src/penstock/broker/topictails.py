@@ -52,8 +52,10 @@ from penstock.topic.members import (
     join_step,
     leave_step,
     pause_step,
+    registered,
     require,
     running,
+    token_of,
 )
 from penstock.topic.poll import Emitted, Picked, give_back_step, poll_step
 from penstock.topic.read import read_messages
@@ -104,9 +106,9 @@ class TopicTails:
     async def beat(self, name: LogName, consumer: str, token: int) -> Beaten:
         """A sign of life, as are poll, ack and release. Costs no commit."""
         state, _ = await self._look(name)
-        require(state, consumer, token)
+        known = require(state, consumer, token)
         self.signs.heard(state.id, token, self._committer.now_ms())
-        slots = np.flatnonzero(served(state.head.shards, token))
+        slots = np.flatnonzero(served(state.head.shards, known.number))
         epochs = epochs_of(state.head.shards)[slots]
         return Beaten(state.head.paused, slots.tolist(), epochs.tolist())
 
@@ -320,8 +322,7 @@ class TopicTails:
     def _available(self, poller: Poller) -> int:
         name, consumer, token = poller
         state = self._known(name)
-        known = None if state is None else state.consumer(consumer)
-        if state is None or known is None or known.number != token:
+        if state is None or registered(state, consumer, token) is None:
             return 1  # to find out
         return _offers(state).get(token, 0)
 
@@ -342,7 +343,7 @@ class TopicTails:
             return
         # What there is, once for all: a thousand may wait, and this is after every commit.
         state = self._known(name)
-        live = {} if state is None else {each.name: each.number for each in state.consumers}
+        live = {} if state is None else _tokens(state)
         offers = {} if state is None else _offers(state)
         for poller in list(self._pollers[name]):
             _, consumer, token = poller
@@ -386,8 +387,13 @@ class TopicTails:
                     quiet.set_exception(error)
 
 
+def _tokens(state: TopicState) -> dict[str, int]:
+    """Of the live consumers."""
+    return {each.name: token_of(state.id, each.number) for each in state.consumers}
+
+
 def _offers(state: TopicState) -> dict[int, int]:
-    """By consumer: about how many messages it could be handed now; who is left out surely none."""
+    """By token: about how many messages it could be handed now; who is left out surely none."""
     found: Counter[int] = Counter()
     if state.head.paused:
         return found
@@ -396,13 +402,13 @@ def _offers(state: TopicState) -> dict[int, int]:
     there = np.flatnonzero((left > 0) & (shards["heir"][rows] == 0))
     owners = shards["owner"][rows[there]].tolist()
     for owner, count in zip(owners, left[there].tolist(), strict=True):
-        found[owner] += count
+        found[token_of(state.id, owner)] += count
     if state.replays:
         # Not all of them need be of a consumer's slots: asking tells.
         replays = sum(state.references(space.id).count for space in state.replays)
         replays -= int(shards["replaying"].sum())
         if replays > 0:
-            found.update({each.number: replays for each in state.consumers})
+            found.update(dict.fromkeys(_tokens(state).values(), replays))
     return found
 
 

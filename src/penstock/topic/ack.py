@@ -27,7 +27,7 @@ from penstock.log.catalogue import LogName
 from penstock.log.decision import Step
 from penstock.topic.draft import Draft, topic_step
 from penstock.topic.given import Given, StaleError, given, held
-from penstock.topic.members import hand_over, require
+from penstock.topic.members import hand_over, registered, require
 from penstock.topic.page import Mask
 from penstock.topic.shards import count, open_rows, rows_of
 from penstock.topic.state import LIVE
@@ -69,8 +69,8 @@ def ack_step(
     async def body(draft: Draft) -> Settled:
         if strict and is_bare:
             require(draft.state, consumer, token)
-        known = draft.state.consumer(consumer)
-        number = token if known is not None and known.number == token else -1
+        known = registered(draft.state, consumer, token)
+        number = -1 if known is None else known.number
         taken: list[bool] = []
         for named in done:
             mine = await _settle(draft, named, number, "acked")

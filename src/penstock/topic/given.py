@@ -45,14 +45,14 @@ def given(offsets: Sequence[int], epochs: Sequence[int], space: int = LIVE) -> G
     return Given(space, found, found_epochs.astype(np.uint32))
 
 
-async def held(draft: Draft, named: Given, token: int) -> tuple[Mask, Slots]:
+async def held(draft: Draft, named: Given, number: int) -> tuple[Mask, Slots]:
     """Which of these the consumer has, each of them once; and their slots."""
     if named.space not in draft.spaces:
         return np.zeros(len(named.offsets), np.bool_), np.zeros(len(named.offsets), np.uint16)
     alive, slots, epochs = await draft.look(named.space, named.offsets)
     owners = draft.shards["owner"][open_rows(draft.shards)]
     mine = alive & (epochs == named.epochs) & (epochs_of(draft.shards)[slots] == named.epochs)
-    mine &= owners[slots] == token
+    mine &= owners[slots] == number
     places = np.flatnonzero(mine)
     _, first = np.unique(named.offsets[places], return_index=True)
     if len(first) < len(places):

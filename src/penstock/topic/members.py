@@ -1,9 +1,9 @@
 """Consumers come and go, and slots move: join, leave, expire, rebalance, pause, play.
 
-Contract     A registration has a number, its token, which is never given twice. `join` takes the
-             place of a live consumer of the same name. Whoever leaves or expires is a zombie: what
-             it had moves on at once, and it can acknowledge nothing any more; it is listed until
-             the shards that were opened for it are drained.
+Contract     A registration has a token, which is never given twice, whatever becomes of its topic.
+             `join` takes the place of a live consumer of the same name. Whoever leaves or expires
+             is a zombie: what it had moves on at once, and it can acknowledge nothing any more; it
+             is listed until the shards that were opened for it are drained.
 Moves        Joining and leaving spread the slots evenly (assign.py). A slot of a live consumer that
              has messages running is *promised* first: it gets no more, and moves to its heir once
              nothing of it runs. So no message is handed out twice because somebody joined.
@@ -61,12 +61,12 @@ def join_step(
             _bury(draft, known)
         elif sum(not each.zombie for each in draft.head.consumers) >= CONSUMERS_MAX:
             raise InvalidError(f"a topic has at most {CONSUMERS_MAX:,} consumers")
-        token = draft.head.number + 1
-        joined = Consumer(token, consumer, heartbeat_ms, draft.now_ms)
-        draft.set_head(number=token, consumers=(*draft.head.consumers, joined))
+        number = draft.head.number + 1
+        joined = Consumer(number, consumer, heartbeat_ms, draft.now_ms)
+        draft.set_head(number=number, consumers=(*draft.head.consumers, joined))
         spread(draft)
         draft.timers.append(beat_due(draft.state.name, draft.now_ms + heartbeat_ms))
-        return membership(draft, token)
+        return membership(draft, number)
 
     return draft_step(make, body)
 
@@ -75,8 +75,8 @@ def leave_step(name: LogName, consumer: str, token: int) -> Step:
     """-> whether it was registered: to leave, or because it was silent for too long"""
 
     async def body(draft: Draft) -> bool:
-        known = _live(draft, consumer)
-        if known is None or known.number != token:
+        known = registered(draft.state, consumer, token)
+        if known is None:
             return False
         _bury(draft, known)
         spread(draft)
@@ -110,18 +110,31 @@ def running(state: TopicState) -> int:
     return int(shards["running"].sum() + shards["replaying"].sum())
 
 
-def holds(state: TopicState, token: int) -> bool:
+def holds(state: TopicState, number: int) -> bool:
     """Whether something that this consumer was handed runs."""
     shards = state.head.shards
-    return bool((busy(shards) & (shards["owner"][open_rows(shards)] == token)).any())
+    return bool((busy(shards) & (shards["owner"][open_rows(shards)] == number)).any())
+
+
+def token_of(topic_id: int, number: int) -> int:
+    """Names a registration. Numbers begin anew with every topic, and a name may be given to another
+    one: whoever was registered with the former must not pass for a consumer of this one."""
+    return topic_id << 32 | number
+
+
+def registered(state: TopicState, consumer: str, token: int) -> Consumer | None:
+    """The live one that this token names."""
+    known = state.consumer(consumer)
+    return known if known is not None and token_of(state.id, known.number) == token else None
 
 
 def require(state: TopicState, consumer: str, token: int) -> Consumer:
     """The registration, which must be there."""
     known = state.consumer(consumer)
-    if known is not None and known.number == token:
-        return known
-    if known is not None and known.number > token:
+    found = registered(state, consumer, token)
+    if found is not None:
+        return found
+    if known is not None and token_of(state.id, known.number) > token:
         raise ConflictError(
             f"consumer {consumer!r} was registered by another process since",
             hint="give every consumer a name of its own",
@@ -131,10 +144,11 @@ def require(state: TopicState, consumer: str, token: int) -> Consumer:
     )
 
 
-def membership(draft: Draft, token: int) -> Membership:
+def membership(draft: Draft, number: int) -> Membership:
     rows = open_rows(draft.shards)
     owners, heirs = draft.shards["owner"][rows], draft.shards["heir"][rows]
-    mine = (heirs == token) | ((owners == token) & (heirs == 0))
+    mine = (heirs == number) | ((owners == number) & (heirs == 0))
+    token = token_of(draft.state.id, number)
     return Membership(token, mine.nonzero()[0].tolist(), draft.head.paused)
 
 

@@ -23,7 +23,7 @@ from penstock.log.catalogue import LogName
 from penstock.log.decision import Step
 from penstock.topic.draft import Draft, topic_step
 from penstock.topic.given import Given, held
-from penstock.topic.members import hand_over, require
+from penstock.topic.members import hand_over, registered, require
 from penstock.topic.page import Mask
 from penstock.topic.shards import count as tally
 from penstock.topic.shards import epochs_of, open_rows, rows_of, served, waiting
@@ -61,10 +61,10 @@ def poll_step(name: LogName, consumer: str, token: int, count: int) -> Step:
 
     async def body(draft: Draft) -> Emitted:
         state = draft.state
-        require(state, consumer, token)
+        known = require(state, consumer, token)
         if draft.head.paused:
             return Emitted(state.id, (), paused=True, more=False)
-        mine = served(draft.shards, token)
+        mine = served(draft.shards, known.number)
         live_waiting = int(waiting(draft.shards)[mine].sum())
         looked = _Looked(draft, mine)
         parts: list[Picked] = []
@@ -181,8 +181,8 @@ def give_back_step(
     before; as if they had not been now."""
 
     async def body(draft: Draft) -> list[bool]:
-        known = draft.state.consumer(consumer)
-        number = token if known is not None and known.number == token else -1
+        known = registered(draft.state, consumer, token)
+        number = -1 if known is None else known.number
         taken: list[bool] = []
         for i, part in enumerate(parts):
             mine, slots = await held(draft, part, number)

@@ -720,6 +720,26 @@ async def test_a_topic_that_is_deleted_is_another_when_it_is_made_again(world: T
     assert (stats.inserted, stats.consumers, stats.emitted) == (1, 0, 0)
 
 
+async def test_a_consumer_of_a_deleted_topic_is_none_of_the_next_one(world: TopicWorld) -> None:
+    """Both have the same name, hold the same offset, and were the first of their topic."""
+    await world.push(1)
+    old = await world.joined("c")
+    await old.poll()
+    await world.topics.delete(T)
+    await world.push(1)
+    new = await world.joined("c")
+    await new.poll()
+    assert (await old.ack()).taken == [False]
+    assert (await old.ack(tx=[TxWrite("s", b"x")])).taken == [False]
+    assert (await world.topics.release(T, "c", old.token, old.refs())).taken == [False]
+    assert not await world.topics.leave(T, "c", old.token)
+    for call in (old.poll(), world.topics.beat(T, "c", old.token)):
+        with pytest.raises(ConflictError, match="by another process"):
+            await call
+    assert (await world.broker.streams.info(S)).length == 0
+    assert (await new.ack()).taken == [True]
+
+
 @pytest.mark.parametrize("count", [0, -1, 10_001])
 async def test_a_poll_of_a_number_that_cannot_be_is_refused(world: TopicWorld, count: int) -> None:
     await world.push(1)
