@@ -279,13 +279,12 @@ class Handling:
 
     def _has_room(self) -> bool:
         lanes, manner = self._lanes, self.manner
-        if not self._full:
-            return lanes.waiting == 0 and lanes.running < manner.workers
-        # There is more: fetch it while these are handled; and where one key has taken all the
-        # places, go on to others, as long as that is not without end.
-        idle = lanes.running < manner.workers and not lanes.ready
-        most = manner.batch_size * BATCHES_MAX if idle else manner.batch_size // 2
-        return lanes.waiting <= most
+        if lanes.running < manner.workers and not lanes.ready:
+            # Somebody has nothing to do: what waits, if anything, is of keys that are being
+            # handled. Go on to others, as long as that is not without end.
+            return lanes.waiting <= manner.batch_size * BATCHES_MAX
+        # There is more: fetch it while these are handled.
+        return self._full and lanes.waiting <= manner.batch_size // 2
 
     @property
     def idle(self) -> bool:

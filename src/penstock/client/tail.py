@@ -2,7 +2,8 @@
 
 Contract     `open` joins; from then on messages come to the workers (handling.py), and what these
              did is settled (settle.py), until `close`: that finishes what runs, settles it, and
-             leaves. A poll asks for more when half of a full one is begun, else when all is.
+             leaves. A poll asks for more when half of a full one is begun, else when a worker has
+             nothing to do.
 Moved on     A slot may go to another consumer at any time. What was polled of it and is not begun
              is given back when that is known, and an acknowledgement of it is refused.
 Order        What is given back comes again, and nothing of its slot may be begun before that. So

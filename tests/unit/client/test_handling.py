@@ -84,6 +84,13 @@ def test_a_worker_without_work_gets_more_though_one_key_fills_the_batch() -> Non
     assert world.handling.wants_room(), "but not without end"
 
 
+def test_a_worker_without_work_gets_more_though_a_small_batch_waits_for_its_key() -> None:
+    world = World(workers=2)
+    world.add("hot", "hot")
+    world.begin()
+    assert not world.handling.wants_room()
+
+
 def test_nothing_is_begun_after_a_silence_until_the_broker_was_asked() -> None:
     world = World()
     world.add("a", "b")
