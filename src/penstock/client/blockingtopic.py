@@ -17,7 +17,7 @@ from penstock.client.handles import Handle
 from penstock.client.tail import Tailing
 from penstock.client.thread import LoopThread
 from penstock.client.topic import AsyncTopic
-from penstock.client.topicconsumer import shut_down
+from penstock.client.topicconsumer import left_undone, shut_down
 from penstock.client.tx import Tx
 from penstock.errors import InvalidError
 
@@ -58,7 +58,7 @@ class Topic(Blocking[AsyncTopic]):
         max_attempts: int = 1,
         heartbeat: float = 10,
     ) -> TopicConsumer:
-        if inspect.iscoroutinefunction(handler):
+        if any(map(inspect.iscoroutinefunction, (handler, type(handler).__call__))):
             raise InvalidError(
                 "a handler that is awaited needs an event loop", hint="use penstock.aio"
             )
@@ -112,9 +112,9 @@ class TopicConsumer(Handle):
             try:
                 if with_tx:
                     tx = Tx()
-                    handler(message, tx)
+                    result = handler(message, tx)
                 else:
-                    handler(message)
+                    result = handler(message)
             except Exception as error:
                 if tx is not None:
                     tx._close()
@@ -126,6 +126,9 @@ class TopicConsumer(Handle):
                 handling.crash(message, error)
                 return
             else:
+                if (undone := left_undone(result)) is not None:
+                    handling.crash(message, undone)
+                    return
                 handling.finish(message, [] if tx is None else tx._close())
 
     def shutdown(self) -> None:

@@ -327,6 +327,9 @@ def _cut(reason: str) -> str:
 
 
 def reason_of(error: BaseException) -> str:
-    """An exception in one line."""
-    text = str(error)
+    """An exception in one line that can be stored, whatever its author made of it."""
+    try:
+        text = str(error).encode("utf-8", "backslashreplace").decode()
+    except Exception as broken:
+        text = f"its text cannot be had ({type(broken).__name__})"
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

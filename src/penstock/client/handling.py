@@ -29,6 +29,7 @@ from penstock.client.consume import reason_of
 from penstock.client.lanes import Lanes
 from penstock.client.topicshapes import TopicMessage
 from penstock.clock import Clock
+from penstock.topic.ack import ERROR_CHARS_MAX
 
 _log = logging.getLogger("penstock")
 
@@ -468,4 +469,5 @@ def refs_of(messages: Sequence[TopicMessage]) -> list[Refs]:
 def failure_of(result: Result) -> Failure:
     message = result.message
     assert result.error is not None
-    return Failure(message.offset, message._epoch, result.error, message._job, message.attempt)
+    error = result.error[:ERROR_CHARS_MAX]  # more would not be kept, and may not fit a request
+    return Failure(message.offset, message._epoch, error, message._job, message.attempt)

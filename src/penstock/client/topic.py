@@ -11,7 +11,8 @@ Not here     Consumers (topicconsumer.py, tail.py), what a transaction may have 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import inspect
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -156,6 +157,7 @@ class AsyncTopic(AsyncHandle):
         check_int("batch_size", batch_size, least=1, most=BATCH_MAX)
         check_bool("ack", ack)
         check_bool("tx", tx)
+        _check_handler(handler, tx)
         if tx and not ack:
             raise InvalidError("tx commits together with the acknowledgement", hint="leave ack out")
         check_int("workers", workers, least=1, most=1000)
@@ -290,6 +292,20 @@ async def _nothing() -> range:
 
 
 # ---- arguments --------------------------------------------------------------------------------
+
+
+def _check_handler(handler: Callable[..., object], tx: bool) -> None:
+    """One that cannot be called would fail with every message, and all of them were errored."""
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):
+        return  # not everything that is built in tells
+    try:
+        signature.bind(*("message", "tx")[: 2 if tx else 1])
+    except TypeError as error:
+        takes = "(message, tx)" if tx else "(message)"
+        hint = "tx=True adds the second one" if not tx else "leave tx out for handler(message)"
+        raise InvalidError(f"a handler is called with {takes}: {error}", hint=hint) from None
 
 
 def pushed_columns(messages: object) -> tuple[list[bytes], list[Tag] | None]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -85,9 +85,9 @@ class AsyncTopicConsumer(Handle):
             try:
                 if handling.manner.tx:
                     tx = Tx()
-                    await _done(self._handler(message, tx))
+                    result = await _done(self._handler(message, tx))
                 else:
-                    await _done(self._handler(message))
+                    result = await _done(self._handler(message))
             except Exception as error:
                 if tx is not None:
                     tx._close()
@@ -98,6 +98,9 @@ class AsyncTopicConsumer(Handle):
                 handling.crash(message, error)
                 raise
             else:
+                if (undone := left_undone(result)) is not None:
+                    handling.crash(message, undone)
+                    return
                 handling.finish(message, [] if tx is None else tx._close())
 
     async def shutdown(self) -> None:
@@ -154,7 +157,19 @@ def _set_soon(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
         loop.call_soon_threadsafe(event.set)
 
 
-async def _done(result: object) -> None:
+async def _done(result: object) -> object:
     """A handler may be a plain function too, if it does not keep the loop waiting."""
-    if inspect.isawaitable(result):
-        await result
+    return await result if inspect.isawaitable(result) else result
+
+
+def left_undone(result: object) -> InvalidError | None:
+    """What a handler returns is its own affair; but a coroutine or a generator is work that nobody
+    would do, and its message must not count as handled."""
+    if result is None or not isinstance(result, Coroutine | Generator | AsyncGenerator):
+        return None
+    if not isinstance(result, AsyncGenerator):
+        result.close()
+    return InvalidError(
+        f"the handler returned a {type(result).__name__} instead of handling its message",
+        hint="a handler is a plain function; with penstock.aio it may be a coroutine function",
+    )

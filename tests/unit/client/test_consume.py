@@ -412,6 +412,16 @@ async def test_a_reason_is_cut_to_what_can_be_stored() -> None:
 def test_a_reason_names_the_exception() -> None:
     assert reason_of(ValueError("boom")) == "ValueError: boom"
     assert reason_of(KeyError()) == "KeyError"
+    assert reason_of(OSError("no file caf\udce9")) == "OSError: no file caf\\udce9"
+
+
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("of all things")
+
+
+def test_an_exception_without_a_text_is_told_all_the_same() -> None:
+    assert reason_of(MuteError()) == "MuteError: its text cannot be had (RuntimeError)"
 
 
 # With a broker: inside this process, and over the socket of another one.

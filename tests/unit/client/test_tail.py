@@ -605,6 +605,63 @@ def test_a_consumer_of_a_deleted_topic_ends_and_does_not_make_it_again(
     assert topic.name not in db.topics()
 
 
+class MuteError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("of all things")
+
+
+@pytest.mark.parametrize(
+    "error", [OSError("no file caf\udce9"), MuteError(), ValueError("z" * (130 << 20))]
+)
+def test_an_error_is_recorded_whatever_its_text_is(topic: penstock.Topic, error: Exception) -> None:
+    def handle(message: penstock.TopicMessage) -> None:
+        if message.data == b"bad":
+            raise error
+
+    topic.push_many([("k", b"bad"), ("k", b"good")])
+    with topic.tail(handle):
+        until(lambda: settled(topic))
+    (found,) = topic.errors()
+    assert found.error.startswith(type(error).__name__)
+    assert (topic.stats().acked, topic.stats().errored) == (1, 1)
+
+
+@pytest.mark.parametrize("tx", [False, True])
+def test_a_handler_that_cannot_be_called_is_refused_before_any_message(
+    topic: penstock.Topic, tx: bool
+) -> None:
+    handlers: tuple[Callable[..., None], ...] = (lambda: None, lambda m: None, lambda m, tx: None)
+    for count, handler in enumerate(handlers):
+        if count == 1 + tx:
+            topic.tail(handler, tx=tx).shutdown()
+            continue
+        with pytest.raises(InvalidError, match="a handler is called with"):
+            topic.tail(handler, tx=tx)
+    topic.tail(max, tx=tx).shutdown()  # which tells nothing about itself
+
+
+class Awaited:
+    async def __call__(self, message: penstock.TopicMessage) -> None:
+        """Nobody does this."""
+
+
+def test_a_message_whose_handler_returns_its_work_undone_is_not_acknowledged(
+    topic: penstock.Topic,
+) -> None:
+    def generator(message: penstock.TopicMessage) -> Iterator[bytes]:
+        yield message.data
+
+    topic.push(b"x")
+    with pytest.raises(InvalidError, match=r"penstock\.aio"):
+        topic.tail(Awaited())
+    for handler in (lambda message: Awaited()(message), generator):
+        consumer = topic.tail(handler)
+        with pytest.raises(InvalidError, match="instead of handling its message"):
+            consumer.wait(PATIENCE_SECONDS)
+        until(lambda: all(each.zombie for each in topic.consumers()))
+    assert (topic.stats().acked, topic.stats().errored) == (0, 0)
+
+
 def test_a_handler_at_its_end_is_the_end_of_its_consumer(topic: penstock.Topic) -> None:
     def handle(message: penstock.TopicMessage) -> None:
         raise SystemExit(3)
