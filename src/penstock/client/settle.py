@@ -15,6 +15,7 @@ Lost broker  Everything is asked again. What is acknowledged twice is refused th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol
@@ -73,6 +74,7 @@ class Settler:
         self._spawn = spawn
         self._flushing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._along: list[Refs] = []  # what the last poll was to acknowledge
 
     @property
     def _busy(self) -> bool:
@@ -97,7 +99,16 @@ class Settler:
         """What a poll may acknowledge: what was finished, without effects or failures."""
         if self._handling.manner.tx or self._busy:
             return []
-        return refs_of(self._handling.take_done())
+        self._along = refs_of(self._handling.take_done())
+        return self._along
+
+    async def give_up_poll(self) -> None:
+        """The last poll was cancelled, perhaps before the broker had it: what went along is said
+        once more. What is refused now counted before, or has moved on."""
+        along, self._along = self._along, []
+        if along:
+            with contextlib.suppress(PenstockError):  # then they come again, to others
+                await self._registration.ack(along, [], [])
 
     async def finish(self) -> None:
         """Settle everything, or as much as the broker lets."""

@@ -356,6 +356,7 @@ class Tailing:
     async def _close(self) -> None:
         if self._polling is not None:
             self._polling.cancel()
+        await self._settling.give_up_poll()
         if not self.handling.idle:
             await self._idle.wait()
         await self._settling.finish()

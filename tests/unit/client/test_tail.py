@@ -18,6 +18,7 @@ from penstock import CorruptError, InvalidError, NotFoundError, UnavailableError
 from penstock.broker.topicanswers import Joined, Part, Polled
 from penstock.broker.topictails import TopicTails
 from penstock.client.handling import Handling, Manner
+from penstock.client.remote_topics import RemoteTopics
 from penstock.client.tail import Tailing
 from penstock.clock import SystemClock
 from penstock.topic.read import read_messages
@@ -674,6 +675,40 @@ def test_a_handler_at_its_end_is_the_end_of_its_consumer(topic: penstock.Topic) 
         consumer.shutdown()
     stats = topic.stats()
     assert (stats.acked, stats.errored, stats.waiting) == (0, 0, 1)
+
+
+def test_a_shutdown_acknowledges_what_a_poll_was_to_take_along(
+    topic: penstock.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken_along, end = threading.Event(), threading.Event()
+
+    def hang(kind: type[TopicTails | RemoteTopics]) -> None:
+        poll: Any = kind.poll
+
+        async def polled(self: object, *args: Any, **options: Any) -> Polled:
+            if options["done"]:
+                taken_along.set()
+                await asyncio.Event().wait()  # until it is cancelled: nobody has heard of it
+            found: Polled = await poll(self, *args, **options)
+            return found
+
+        monkeypatch.setattr(kind, "poll", polled)
+
+    hang(TopicTails)
+    hang(RemoteTopics)
+
+    def handle(message: penstock.TopicMessage) -> None:
+        if message.offset == 1:
+            assert end.wait(PATIENCE_SECONDS)
+
+    topic.push_many([("k", b"x")] * 8)
+    consumer = topic.tail(handle, batch_size=4)
+    assert taken_along.wait(PATIENCE_SECONDS)
+    consumer._handling.stop()
+    end.set()
+    consumer.shutdown()
+    stats = topic.stats()
+    assert (stats.acked, stats.waiting, consumer.lost) == (2, 6, 0)
 
 
 def test_closing_the_location_ends_its_consumers_and_counts_no_failure(tmp_path: Path) -> None:
