@@ -262,10 +262,10 @@ class Topics(TopicTails):
             try:
                 return await self._errors(state, log, (start, job), count)
             except CorruptError:
-                _, now = await self._look(name)
-                if now.first == log.first:
+                topic, now = await self._look(name)
+                if (topic.id, now.first) == (state.id, log.first):
                     raise
-                # It was trimmed since: what is gone now is no more than that.
+                # It was trimmed or made anew since: what is gone now is no more than that.
 
     async def _errors(
         self, state: TopicState, log: LogState, start: tuple[int, int], count: int

@@ -60,7 +60,7 @@ from penstock.topic.members import (
 from penstock.topic.poll import Emitted, Picked, give_back_step, poll_step
 from penstock.topic.read import read_messages
 from penstock.topic.shards import epochs_of, open_rows, served, waiting
-from penstock.topic.state import TopicState, topic_state_key
+from penstock.topic.state import TopicState, missing, topic_state_key
 
 #: An answer holds messages until it is so large.
 ANSWER_BYTES = 16 << 20
@@ -186,6 +186,11 @@ class TopicTails:
                 for picked, part in zip(emitted.parts, parts, strict=True)
                 if len(part.offsets) < len(picked.offsets)
             ]
+        except CorruptError:
+            state, _ = await self._look(name)
+            if state.id != emitted.topic:
+                raise missing(name) from None  # deleted meanwhile, and made again
+            raise
         finally:
             self._give_back(name, consumer, token, given_back)
         return Polled(parts)

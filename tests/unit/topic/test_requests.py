@@ -740,6 +740,25 @@ async def test_a_consumer_of_a_deleted_topic_is_none_of_the_next_one(world: Topi
     assert (await new.ack()).taken == [True]
 
 
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_topic_that_is_deleted_while_it_is_polled_is_gone_not_damaged(
+    world: TopicWorld, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    await world.push(3)
+    c = await world.joined("c")
+    part = world.topics._part
+
+    async def late(*arguments: Any) -> Any:
+        await world.topics.delete(T)
+        if again:
+            await world.push(1)
+        return await part(*arguments)
+
+    monkeypatch.setattr(world.topics, "_part", late)
+    with pytest.raises(NotFoundError, match="'t' does not exist"):
+        await c.poll()
+
+
 @pytest.mark.parametrize("count", [0, -1, 10_001])
 async def test_a_poll_of_a_number_that_cannot_be_is_refused(world: TopicWorld, count: int) -> None:
     await world.push(1)
