@@ -51,6 +51,9 @@ _log = logging.getLogger("penstock")
 
 #: A poll waits so long for messages; then it is asked again.
 POLL_MS = 30_000
+#: However long its heartbeat, a consumer beats so often: the answer tells of a pause, and of slots
+#: that others are to have.
+BEAT_SECONDS_MAX = 3.0
 
 
 class Tailing:
@@ -186,7 +189,7 @@ class Tailing:
     # -- signs of life
 
     async def _beat_for_ever(self) -> None:
-        interval = self.manner.heartbeat_ms / 3000
+        interval = min(self.manner.heartbeat_ms / 3000, BEAT_SECONDS_MAX)
         while True:
             await self._clock.sleep(interval)
             await self._beat()

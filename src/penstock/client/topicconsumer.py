@@ -170,6 +170,6 @@ def left_undone(result: object) -> InvalidError | None:
     if not isinstance(result, AsyncGenerator):
         result.close()
     return InvalidError(
-        f"the handler returned a {type(result).__name__} instead of handling its message",
+        f"the handler returned {type(result).__name__} instead of handling its message",
         hint="a handler is a plain function; with penstock.aio it may be a coroutine function",
     )

@@ -677,6 +677,27 @@ def test_a_handler_at_its_end_is_the_end_of_its_consumer(topic: penstock.Topic) 
     assert (stats.acked, stats.errored, stats.waiting) == (0, 0, 1)
 
 
+def test_a_consumer_hears_of_a_pause_though_its_heartbeat_is_long(
+    topic: penstock.Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.client.tail.BEAT_SECONDS_MAX", 0.02)
+    begun: list[int] = []
+    end = threading.Event()
+
+    def handle(message: penstock.TopicMessage) -> None:
+        begun.append(message.offset)
+        assert end.wait(PATIENCE_SECONDS)
+
+    topic.push_many([("k", b"x")] * 4)
+    with topic.tail(handle, heartbeat=3600):
+        until(lambda: begun)
+        assert not topic.pause(wait=0)
+        until(lambda: topic.stats().running == 1)  # what it had fetched is given back
+        end.set()
+        until(lambda: topic.stats().running == 0)
+        assert begun == [0]
+
+
 def test_a_shutdown_acknowledges_what_a_poll_was_to_take_along(
     topic: penstock.Topic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
