@@ -75,12 +75,12 @@ class GroupRequests(ABC):
     ) -> FoundByGroup:
         begin = start
         #: Once: a stream that is deleted while somebody waits stays deleted.
-        found = True
+        makes_stream = True
         key: GroupKey = (name, group)
         delivered: Delivered = Delivered()
 
         async def ask() -> int:
-            nonlocal begin, delivered, found
+            nonlocal begin, delivered, makes_stream
             while True:
                 step = deliver_step(
                     name,
@@ -90,10 +90,10 @@ class GroupRequests(ABC):
                     expire_ms=expire_ms,
                     start=begin,
                     cache=self._cache,
-                    found=found,
+                    makes_stream=makes_stream,
                 )
                 (delivered,) = await self._committer.submit(step)
-                found = False
+                makes_stream = False
                 if delivered.log is None:
                     begin = _start_of_nothing(start)
                 elif begin == "new" and not delivered.log.next:
@@ -109,8 +109,10 @@ class GroupRequests(ABC):
             return _found(delivered)
         if self._is_missing(name):
             if start == "new":
-                await self._committer.submit(deliver_step(name, group, 0, start=start, found=True))
-                found = False
+                await self._committer.submit(
+                    deliver_step(name, group, 0, start=start, makes_stream=True)
+                )
+                makes_stream = False
             begin = _start_of_nothing(start)
         seconds = None if block_ms is None else block_ms / 1000
         self._watch()

@@ -3,8 +3,8 @@
 Contract     `deliver_step` replies with the entries that the reader gets: pending ones whose retry
              time has come, in the order of their offsets, then entries that are new to the group.
              With `retry_ms` they are pending from now on; without it nobody has to acknowledge
-             them. A group that does not exist is made, at `start`; with `found` its stream too,
-             where the group is to start at "new": what comes first is new to it.
+             them. A group that does not exist is made, at `start`; with `makes_stream` its stream
+             too, where the group is to start at "new": what comes first is new to it.
 Rules        D1  what is due comes wherever it stands in the list: one entry that is not due holds
                  nothing up (the RCP's scan would)
              D2  a full list (max pending) stops new entries, not those that are due
@@ -138,7 +138,7 @@ def deliver_step(
     start: Start = "first",
     cache: NodeCache | None = None,
     make: bool = True,
-    found: bool = False,
+    makes_stream: bool = False,
 ) -> Step:
     """-> Delivered"""
     if count < 0:
@@ -149,11 +149,11 @@ def deliver_step(
         raise InvalidError("expire goes with retry, and is at least 1 ms")
     check_start(start)
     count = min(count, COUNT_MAX)
-    found = found and start == "new" and isinstance(target, LogName)
+    makes_stream = makes_stream and start == "new" and isinstance(target, LogName)
     seen = _Seen()
 
     async def load(view: View) -> None:
-        log_id = await load_target(view, target, make=found)
+        log_id = await load_target(view, target, make=makes_stream)
         log = find_target(view, target)
         if log is None:
             return
@@ -185,7 +185,9 @@ def deliver_step(
     def decide(view: View, now: Now) -> Decision:
         log = find_target(view, target)
         if log is None:
-            return _found(view, target, group, now) if found else Decision(reply=Delivered())
+            return (
+                _founded(view, target, group, now) if makes_stream else Decision(reply=Delivered())
+            )
         state = find_group(view, log.log_id, group)
         rows: Rows = {}
         states: States = {}
@@ -245,7 +247,7 @@ def make_group(
     return state, rows, states
 
 
-def _found(view: View, target: Target, group: bytes, now: Now) -> Decision:
+def _founded(view: View, target: Target, group: bytes, now: Now) -> Decision:
     """A stream for a group that starts at its end: without it the group could not be remembered,
     and what is written until the next look would lie before its start."""
     assert isinstance(target, LogName)
