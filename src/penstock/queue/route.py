@@ -56,6 +56,9 @@ from penstock.queue.taken import METADATA, load_taken_page, reclaim_of
 
 #: How many messages one step of the router looks at.
 ROUTE_COUNT = 2000
+#: What one step reads to see whether payloads are there, each look counted as so much at least:
+#: everybody's commits wait for it.
+LOOK_BYTES, LOOK_BYTES_MIN = 16 << 20, 64 << 10
 
 ROUTER: StateKey = ("router", None)
 MESSAGES_DUE: StateKey = ("messages", None)
@@ -273,15 +276,16 @@ def backfill_step(name: LogName, cache: NodeCache | None = None) -> Step:
         if head.backfill >= head.backfill_end or log is None:
             return False
         batch, end = await _read(draft, log, head.backfill, head.backfill_end, cache)
-        change.set(backfill=end)
         if batch is not None:
-            await _backfill(draft, change, batch, log)
+            end = await _backfill(draft, change, batch, log, end)
+        change.set(backfill=end)
         return end < head.backfill_end
 
     return draft_step(body)
 
 
-async def _backfill(draft: Draft, change: Change, batch: Batch, log: LogState) -> None:
+async def _backfill(draft: Draft, change: Change, batch: Batch, log: LogState, end: int) -> int:
+    """-> where it goes on: at `end`, or before"""
     settings = change.settings
     rows = batch.rows
     takes = (
@@ -289,16 +293,22 @@ async def _backfill(draft: Draft, change: Change, batch: Batch, log: LogState) -
     )
     takes &= np.array([to is None for to in batch.to])
     takes &= batch.retention_ms >= draft.now_ms
-    takes &= await _living(draft, log.log_id, batch)
+    living = await _living(draft, log.log_id, batch)
+    if len(living) < len(takes):
+        end = int(batch.offsets[len(living)])
+        takes[len(living) :] = False
+    takes[: len(living)] &= living
     positions = np.flatnonzero(takes)
     if len(positions):
         await _enter(change, batch, positions)
         await draft.taken.take(log.log_id, batch.offsets, takes.astype(np.uint64))
+    return end
 
 
 async def _living(draft: Draft, log_id: int, batch: Batch) -> npt.NDArray[np.bool_]:
     """Not those that every queue was done with, unless they stay: their payload may be gone at any
-    time. Some of it may be gone already, where `reclaim` was another."""
+    time. Some of it may be gone already, where `reclaim` was another. -> of the first ones, as far
+    as one look goes"""
     slots = np.zeros(len(batch.offsets), np.uint16)
     pages = batch.offsets // np.uint64(PAGE_SLOTS)
     for number in np.unique(pages).tolist():
@@ -308,17 +318,25 @@ async def _living(draft: Draft, log_id: int, batch: Batch) -> npt.NDArray[np.boo
     living = slots < DEAD
     if reclaim_of(await load_name(draft.view, METADATA)) == "retention":
         dead = np.flatnonzero(slots == DEAD)
-        living[dead] = await _have_payloads(draft.view, batch.rows.ids[dead].tolist())
+        found = await _have_payloads(draft.view, batch.rows.ids[dead].tolist())
+        living[dead[: len(found)]] = found
+        if len(found) < len(dead):
+            return living[: dead[len(found)]]
     return living
 
 
 async def _have_payloads(view: View, ids: Sequence[int]) -> list[bool]:
+    """Of the first ones, as far as one look goes."""
     found: list[bool] = []
-    held = range(0)
+    held, looked = range(0), 0
     for number in ids:
         if number not in held:  # neighbours share a block
+            if looked >= LOOK_BYTES:
+                break
+            looked += LOOK_BYTES_MIN
             row = await view.store.floor(payload_key(number), low=prefix(KeyType.PAYLOAD))
             if row is not None:
+                looked += len(row[1])
                 first = open_key(row[0], KeyType.PAYLOAD).u64_key("message id")
                 record = decode_payload(row[1])
                 count = record.count if isinstance(record, PayloadBlock) else 1

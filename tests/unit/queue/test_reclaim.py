@@ -24,7 +24,7 @@ from penstock.log.rowview import RowView
 from penstock.queue.check import check_queues
 from penstock.queue.item import Item, PreparedBatch
 from penstock.queue.publish import payload_records
-from penstock.queue.route import ROUTER, catch_up_step
+from penstock.queue.route import ROUTER, backfill_step, catch_up_step
 from penstock.queue.state import queue_name
 from penstock.queue.taken import METADATA, RECLAIM_MS
 from penstock.store.memory import MemoryDisk, MemoryStore
@@ -400,6 +400,23 @@ async def test_under_retention_a_new_queue_gets_what_the_others_are_done_with(
     await world.upkeep()
     await world.clean()
     assert await world.living() == 0
+
+
+async def test_a_step_of_a_backfill_looks_for_a_bounded_part_of_the_payloads(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everybody's commits wait for it, and payloads may be large."""
+    monkeypatch.setattr("penstock.queue.route.LOOK_BYTES", 250_000)
+    queues, late = world.broker.queues, queue_name("late")
+    await queues.configure(reclaim="retention")
+    ids = [(await queues.publish([Item(b"x" * 40_000)]))[0] for _ in range(10)]
+    await world.work(10)
+    ids += await queues.publish([Item(b"y")])
+    await queues.create(late, start="first")
+    for stop in (3, 6, 9, 11):
+        (more,) = await world.broker.committer.submit(backfill_step(late))
+        assert (more, (await queues.stats(late)).available) == (stop < 11, stop)
+    assert [message.id for message in await queues.claim(late, 20)] == ids
 
 
 async def test_what_lost_its_payload_before_retention_was_set_is_for_no_new_queue(
