@@ -159,6 +159,7 @@ def test_a_million_tiny_arguments_are_one_wrong_command() -> None:
     [
         [b"CONFIG", b"GET", *(b"*%d*" % n for n in range(40_000))],
         [b"COMMAND", b"DOCS", *[b"TWRITE"] * 200_000],
+        [b"CONFIG", b"GET", *(b"%d" % n + b"?*" * 500 for n in range(1000))],
         [b"CONFIG", b"GET", b"[a]" * 1_000_000],
         [b"COMMAND", b"LIST", b"FILTERBY", b"PATTERN", b"*a" * 1_000_000],
         [b"TKEYS", b"[a]*" * 1_000_000],

@@ -11,16 +11,22 @@ from collections.abc import Callable
 
 from penstock.errors import InvalidError
 
-#: A name has 255 bytes at most; translating what a client may send at most would take minutes, and
-#: everybody would wait.
-PATTERN_MAX = 4096
+#: A name has 255 bytes at most, which may be written as [xx] each; translating what a client may
+#: send at most would take minutes, and everybody would wait.
+PATTERN_MAX = 1024
 
 
 def compile_glob(pattern: str) -> Callable[[str], bool]:
-    if len(pattern) > PATTERN_MAX:
-        raise InvalidError(f"a pattern of {len(pattern):,} characters; at most {PATTERN_MAX:,}")
+    check_patterns(pattern)
     found = re.compile(_translate(pattern), re.DOTALL)
     return lambda name: found.fullmatch(name) is not None
+
+
+def check_patterns(*patterns: str) -> None:
+    """Of one request: its patterns together have as many characters as one may have."""
+    size = sum(map(len, patterns))
+    if size > PATTERN_MAX:
+        raise InvalidError(f"patterns of {size:,} characters; at most {PATTERN_MAX:,}")
 
 
 def _translate(pattern: str) -> str:

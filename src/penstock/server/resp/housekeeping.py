@@ -22,7 +22,7 @@ from penstock.errors import InvalidError
 from penstock.server.resp.commands import COMMANDS, Command, key_positions
 from penstock.server.resp.errors import unknown_subcommand
 from penstock.server.resp.words import number, text
-from penstock.stream.glob import compile_glob
+from penstock.stream.glob import check_patterns, compile_glob
 
 if TYPE_CHECKING:
     from penstock.server.resp.connection import Connection
@@ -431,7 +431,9 @@ def _command_keys(words: list[bytes], protocol: int) -> bytes:
 def config(connection: Connection, words: list[bytes]) -> bytes:
     match words[1].upper():
         case b"GET" if len(words) > 2:
-            patterns = [compile_glob(text(word, "a pattern").lower()) for word in words[2:]]
+            given = [text(word, "a pattern").lower() for word in words[2:]]
+            check_patterns(*given)
+            patterns = [compile_glob(pattern) for pattern in given]
             found: dict[str, Reply] = {
                 name: value
                 for name, value in _settings(connection.server).items()
