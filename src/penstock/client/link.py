@@ -137,12 +137,18 @@ class Link:
 
     async def run_in_row(self, errand: Errand[R], row: Hashable) -> R:
         """Work that may be done again, after all that was begun before it in this row."""
-        begun = self._clock.monotonic()
+        task, begun = asyncio.current_task(), self._clock.monotonic()
+        assert task is not None
+        self._require_open()
         turn = self._rows.setdefault(row, asyncio.Lock())
-        async with turn:
-            return await self._run(
-                lambda seat, left_ms: errand(seat.doors.streams, left_ms), True, 0, begun
-            )
+        self._calls.add(task)  # from now on: closing waits for those that wait for their turn
+        try:
+            async with turn:
+                return await self._run(
+                    lambda seat, left_ms: errand(seat.doors.streams, left_ms), True, 0, begun
+                )
+        finally:
+            self._calls.discard(task)
 
     def run_queues(
         self, errand: QueueErrand[R], *, again: bool, block_ms: int | None = 0
@@ -174,13 +180,14 @@ class Link:
         assert task is not None
         calls = self._calls if block_ms == 0 else self._waits
         calls.add(task)
+        waited = begun is not None  # in a row, since before a close perhaps
         begun = self._clock.monotonic() if begun is None else begun
         sent = False
         try:
             while True:
-                if self._closed:
-                    raise InvalidError(f"{self._place.location} is closed", hint="open it again")
                 seat, left_ms = self._seat, block_ms
+                if seat is None or sent or not waited:
+                    self._require_open()
                 if seat is None or sent:
                     until = None if block_ms is None else begun + self._deadline + block_ms / 1000
                     seat = await self._await_seat(until, sent=sent)
@@ -213,6 +220,10 @@ class Link:
         finally:
             calls.discard(task)
             self._woken.discard(task)
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise InvalidError(f"{self._place.location} is closed", hint="open it again")
 
     # -- finding a broker
 

@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -95,7 +96,7 @@ def test_a_password_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize(
-    "entries", [[b""] * (1 << 19), [bytes(65 << 20)]], ids=["too many", "too long"]
+    "entries", [[b""] * (1 << 19), [bytes(50 << 20)] * 3], ids=["too many", "too much"]
 )
 def test_a_write_that_no_server_would_read_is_refused_and_ends_no_connection(
     elsewhere: Elsewhere, entries: list[bytes]
@@ -135,3 +136,20 @@ def test_writes_of_one_producer_keep_their_order_also_where_the_server_is_lost(
             await db.close()
 
     assert asyncio.run(main()) == [range(n, n + 1) for n in range(2000)]
+
+
+def test_closing_waits_for_the_writes_of_a_producer_that_were_begun(tmp_path: Path) -> None:
+    async def main() -> list[range]:
+        db = await penstock.aio.open(tmp_path / "data")
+        stream = db.stream("s")
+        writes = [
+            asyncio.create_task(stream.write_many([b"x"], producer="p", sequence=n))
+            for n in range(50)
+        ]
+        await writes[0]
+        await db.close()
+        with pytest.raises(penstock.InvalidError, match="closed"):
+            await stream.write_many([b"x"], producer="p", sequence=50)
+        return await asyncio.gather(*writes)
+
+    assert asyncio.run(main()) == [range(n, n + 1) for n in range(50)]
