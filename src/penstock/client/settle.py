@@ -97,9 +97,8 @@ class Settler:
 
     def take_along(self) -> list[Refs]:
         """What a poll may acknowledge: what was finished, without effects or failures."""
-        if self._handling.manner.tx or self._busy:
-            return []
-        self._along = refs_of(self._handling.take_done())
+        free = not (self._handling.manner.tx or self._busy)
+        self._along = refs_of(self._handling.take_done()) if free else []
         return self._along
 
     async def give_up_poll(self) -> None:

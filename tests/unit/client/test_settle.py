@@ -111,6 +111,20 @@ async def test_a_poll_takes_along_what_was_finished_but_no_failures() -> None:
     assert handling.begin(wait=False) is not None
 
 
+async def test_what_a_poll_took_along_is_said_again_only_if_that_was_the_last_one() -> None:
+    """An earlier one was answered, or its registration is gone: the next may be of another."""
+    broker = Broker()
+    handling, settler = world(broker, tx=False)
+    handle(handling, 1)
+    assert settler.take_along()
+    handle(handling, 1)
+    settler._now()
+    assert settler.take_along() == [], "those are on their way by themselves"
+    await settler.give_up_poll()
+    await settler.finish()
+    assert broker.asked == [([1], [], [])]
+
+
 async def test_what_could_not_be_told_is_told_again_in_the_same_order() -> None:
     broker = Broker(UnavailableError("away"))
     handling, settler = world(broker, tx=True)
