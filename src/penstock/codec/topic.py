@@ -80,7 +80,7 @@ _PAUSED = _ZOMBIE = 1
 
 
 class Consumer(msgspec.Struct, frozen=True):
-    number: int  # of this registration, never given twice: its token
+    number: int  # of this registration, never given twice within its topic
     name: str
     heartbeat_ms: int  # silent for so long, it is a zombie
     joined_ms: int
