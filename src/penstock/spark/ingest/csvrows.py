@@ -25,10 +25,10 @@ import pyarrow.csv as pacsv
 
 from penstock.errors import InvalidError
 from penstock.spark.ingest.jsonvalues import (
-    in_range,
     to_date,
     to_decimal,
     to_float,
+    to_integer,
     to_timestamp,
 )
 from penstock.spark.ingest.lines import Lines, Quoting
@@ -289,7 +289,7 @@ def _value(text: str, kind: pa.DataType) -> Any:
     if types.is_boolean(kind):
         return _BOOLEANS.get(text.lower())
     if types.is_integer(kind):
-        return in_range(int(text), kind) if _INTEGER.fullmatch(text) else None
+        return to_integer(text, kind) if _INTEGER.fullmatch(text) else None
     if types.is_floating(kind):
         return to_float(text, kind)
     if types.is_decimal(kind):

@@ -73,7 +73,8 @@ def type_of(value: Any, levels: int = LEVELS_MAX) -> pa.DataType:
         case bool():
             return pa.bool_()
         case Number() if _INTEGER.fullmatch(value):
-            return integer_type(len(value.lstrip("-")), small=-(2**63) <= int(value) < 2**63)
+            small = to_integer(value, pa.int64()) is not None
+            return integer_type(len(value.lstrip("-")), small=small)
         case Number():
             return pa.float64()
         case str():
@@ -170,7 +171,7 @@ def _scalar(value: Any, kind: pa.DataType) -> Any:
     if types.is_integer(kind):
         if not isinstance(value, Number) or not _INTEGER.fullmatch(value):
             return None
-        return in_range(int(value), kind)
+        return to_integer(value, kind)
     if types.is_floating(kind):
         if not isinstance(value, Number):
             return None
@@ -193,7 +194,11 @@ def _scalar(value: Any, kind: pa.DataType) -> Any:
 # -- text into values; CSV has nothing else
 
 
-def in_range(value: int, kind: pa.DataType) -> int | None:
+def to_integer(text: str, kind: pa.DataType) -> int | None:
+    try:
+        value = int(text)
+    except ValueError:  # Python refuses thousands of digits
+        return None
     half = 1 << (kind.bit_width - 1)
     return value if -half <= value < half else None
 

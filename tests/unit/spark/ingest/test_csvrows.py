@@ -92,7 +92,7 @@ def test_bytes_that_are_no_text_leave_their_record() -> None:
 @pytest.mark.parametrize(
     ("kind", "good", "bad"),
     [
-        (pa.int8(), {"1": 1, " -5 ": -5, "+7": 7}, ["128", "1.0", "0x1", "x"]),
+        (pa.int8(), {"1": 1, " -5 ": -5, "+7": 7}, ["128", "1.0", "0x1", "9" * 5000, "x"]),
         (pa.float64(), {"1.5": 1.5, " 2 ": 2.0, "1e3": 1000.0}, ["1e400", "1_0", "x"]),
         (pa.bool_(), {"true": True, "FALSE": False, " True": True}, ["yes", "2"]),
         (pa.decimal128(5, 2), {"1.25": "1.25", " 3": "3.00"}, ["1.255", "12345", "1_0", "x"]),

@@ -227,6 +227,14 @@ def test_integers_keep_their_digits_however_many_they_are(many: int) -> None:
     assert parse(lines[-1], settle(jsonlines.infer(split_lines(lines[-1]))))[0]["b"] == 2**63
 
 
+def test_an_integer_of_thousands_of_digits_is_rescued_like_others() -> None:
+    """Python does not read it: an error here would end every run that comes by the file."""
+    line = b'{"a":%s,"id":1}' % (b"9" * 5000)
+    assert infer(line) == {"a": "double", "id": "int64"}
+    (row,) = parse(line, pa.schema([("a", pa.int64()), ("id", pa.int64())]))
+    assert row == {"id": 1, "_rescued_data": line.decode(), "_position": 0}
+
+
 def test_inference_passes_over_what_cannot_be_read() -> None:
     good = [json.dumps({"id": n}).encode() for n in range(200)]
     assert infer(b"\n".join([*good[:50], b"nonsense", b"null", *good[50:]])) == {"id": "int64"}
