@@ -18,9 +18,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
@@ -87,7 +89,7 @@ class DeltaTarget:
                 raise InvalidError(
                     f"column {column.name} is {column.type}, and {given!r} does not fit: {error}"
                 ) from None
-            _check_fields(column.name, column.type, given)
+            _check_whole(column.name, column.type, given)
         return dict(row)
 
     def write(self, delivery: Delivery) -> Refused:
@@ -156,19 +158,26 @@ class DeltaTarget:
         )
 
 
-def _check_fields(name: str, kind: pa.DataType, value: Any) -> None:
-    """Arrow leaves out what a struct has no field for."""
-    if pa.types.is_struct(kind) and isinstance(value, Mapping):
+def _check_whole(name: str, kind: pa.DataType, value: Any) -> None:
+    """Arrow leaves out what a struct has no field for, and the fraction of what is to be an
+    integer, without a word. What it did not take at all is not asked for here."""
+    if pa.types.is_integer(kind):
+        if isinstance(value, float | Decimal | np.floating) and value != int(value):
+            raise InvalidError(f"{name} is {kind}, and {value!r} has a fraction")
+    elif pa.types.is_struct(kind) and isinstance(value, Mapping | list):
         fields = {field.name: field.type for field in kind}
-        for key, each in value.items():
+        for key, each in dict(value).items():
             if key not in fields:
                 raise InvalidError(
                     f"{name} has no field {key!r}", hint=f"it has {', '.join(fields)}"
                 )
-            _check_fields(f"{name}.{key}", fields[key], each)
-    elif pa.types.is_list(kind) and isinstance(value, Sequence):
+            _check_whole(f"{name}.{key}", fields[key], each)
+    elif pa.types.is_map(kind) and value is not None:
+        for key, each in dict(value).items():
+            _check_whole(f"{name}[{key!r}]", kind.item_type, each)
+    elif pa.types.is_list(kind) and value is not None:
         for each in value:
-            _check_fields(name, kind.value_type, each)
+            _check_whole(name, kind.value_type, each)
 
 
 def _note_of(value: Any) -> Note | None:

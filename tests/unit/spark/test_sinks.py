@@ -8,9 +8,11 @@ import sqlite3
 from collections.abc import Collection, Sequence
 from contextlib import closing
 from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Transaction, write_deltalake
@@ -488,10 +490,36 @@ def test_delta_tables_that_exist_say_their_columns_themselves(tmp_path: Path) ->
 def test_delta_refuses_what_a_struct_has_no_field_for() -> None:
     """It would be gone without a word."""
     point = pa.struct([("x", pa.int64())])
-    target = DeltaTarget("t", pa.schema([("one", point), ("many", pa.list_(point))]))
-    target.encode({"one": {"x": 1}, "many": [{"x": 1}, None, {}]})
-    for row in ({"one": {"x": 1, "y": 2}}, {"many": [{"x": 1}, {"y": 2}]}):
+    target = DeltaTarget(
+        "t",
+        pa.schema(
+            [("one", point), ("many", pa.list_(point)), ("named", pa.map_(pa.string(), point))]
+        ),
+    )
+    target.encode({"one": {"x": 1}, "many": [{"x": 1}, None, {}], "named": {"a": {"x": 1}}})
+    for row in (
+        {"one": {"x": 1, "y": 2}},
+        {"one": [("x", 1), ("y", 2)]},
+        {"many": [{"x": 1}, {"y": 2}]},
+        {"named": {"a": {"x": 1}, "b": {"x": 1, "y": 2}}},
+        {"named": [("b", {"y": 2})]},
+    ):
         with pytest.raises(InvalidError, match="has no field 'y'"):
+            target.encode(row)
+
+
+def test_delta_refuses_the_fraction_of_an_integer() -> None:
+    """1.5 would be 1, and nobody would know."""
+    many = pa.list_(pa.int32())
+    target = DeltaTarget("t", pa.schema([("n", pa.int64()), ("many", many)]))
+    target.encode({"n": 2.0, "many": [Decimal(3), np.float32(4), None]})
+    for row in (
+        {"n": 1.5},
+        {"n": Decimal("1.5")},
+        {"many": [1, np.float32(1.5)]},
+        {"many": np.array([0.5])},
+    ):
+        with pytest.raises(InvalidError, match="has a fraction"):
             target.encode(row)
 
 
