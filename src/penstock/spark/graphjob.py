@@ -62,11 +62,6 @@ class Job:
         function: Callable[..., Any] = processor.function
         self._target: Target | None = None
         if isinstance(processor.function, TableSink):
-            if self._topology.kind != "sink":
-                raise InvalidError(
-                    f"{self._topology.id}: a ready-made sink is no {self._topology.kind}",
-                    hint="@graph.sink takes it; a pipe before it may write a stream as well",
-                )
             function, self._target = processor.function.function, processor.function.target
         travels_by_value(function)
         try:

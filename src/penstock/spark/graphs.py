@@ -33,6 +33,7 @@ from penstock.spark.graphloop import Attempts, Loop, ask_status
 from penstock.spark.graphsource import Feeds
 from penstock.spark.handles import shared_place
 from penstock.spark.session import session
+from penstock.spark.sinks import TableSink
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -107,6 +108,7 @@ def start(
             hint='penstock.spark.session(master="local[2]") makes one; one of Connect will not do',
         )
     graph.check()
+    _check_sinks(graph)
     place = shared_place(checked_location(location))
     db = penstock.open(place)
     try:
@@ -117,6 +119,16 @@ def start(
     except BaseException:
         db.close()
         raise
+
+
+def _check_sinks(graph: Graph) -> None:
+    for each in graph.processors:
+        topology = each.topology
+        if isinstance(each.function, TableSink) and topology.kind != "sink":
+            raise InvalidError(
+                f"{topology.id}: a ready-made sink is no {topology.kind}",
+                hint="@graph.sink takes it; a pipe before it may write a stream as well",
+            )
 
 
 class Running:

@@ -245,14 +245,15 @@ def test_what_a_function_says_is_told(text: str) -> None:
     assert why(ValueError(text)) == f"ValueError: {text}"
 
 
-def test_a_ready_made_sink_is_none_of_the_other_kinds(
-    db: penstock.Database, tmp_path: Path
-) -> None:
+def test_a_ready_made_sink_is_none_of_the_other_kinds(tmp_path: Path) -> None:
     """Its dicts would go to the file, and its bytes to the stream."""
-    graph = Graph("g")
-    graph.pipe("in", "out", name="p")(sinks.file(tmp_path / "f")(lambda message: message.data))
-    with pytest.raises(InvalidError, match="a ready-made sink is no pipe"):
-        run(db, graph)
+    ready = sinks.file(tmp_path / "f")(lambda message: message.data)
+    pipe, source = Graph("g"), Graph("g")
+    pipe.pipe("in", "out", name="p")(ready)
+    source.source("out", name="p")(ready)
+    for graph, kind in ((pipe, "pipe"), (source, "source")):
+        with pytest.raises(InvalidError, match=f"a ready-made sink is no {kind}"):
+            graph.run("memory://none")
 
 
 def test_a_session_that_is_none_is_told() -> None:
