@@ -124,7 +124,7 @@ def exit_code(error: PenstockError) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     open_standard_files()
-    forget_no_width()
+    forget_no_size()
     try:
         try:
             _run(arguments)
@@ -162,11 +162,12 @@ def _end_of_pipe() -> NoReturn:
     sys.exit(END_OF_PIPE)
 
 
-def forget_no_width() -> None:
-    """COLUMNS=0 is how a terminal of unknown size is told of; whoever draws would find no room for
-    anything, and print nothing."""
-    if os.environ.get("COLUMNS", "").strip("0") == "":
-        os.environ.pop("COLUMNS", None)
+def forget_no_size() -> None:
+    """COLUMNS=0 and LINES=0 are how a terminal of unknown size is told of; whoever draws would find
+    no room for anything, and print nothing."""
+    for name in ("COLUMNS", "LINES"):
+        if os.environ.get(name, "").strip("0") == "":
+            os.environ.pop(name, None)
 
 
 def open_standard_files() -> None:

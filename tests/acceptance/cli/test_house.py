@@ -142,13 +142,15 @@ def test_a_broker_is_not_checked_by_its_address(sh: Any) -> None:
 
 
 @pytest.mark.parametrize("words", [("queue", "ls"), ("--help",), ("top",)])
-def test_a_terminal_of_unknown_width_is_no_reason_to_be_silent(
+def test_a_terminal_of_unknown_size_is_no_reason_to_be_silent(
     sh: Any, db: penstock.Database, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
     db.create_queue("seen")
     monkeypatch.setenv("COLUMNS", "0")
+    monkeypatch.setenv("LINES", "0")
     assert sh(*words) == 0
     assert ("queue" if "--help" in words else "seen") in sh.out
+    assert Console().height > 0  # `top` on a terminal fills the screen
 
 
 def test_bars_leave_nothing_where_nobody_sees_them(capsys: pytest.CaptureFixture[str]) -> None:
