@@ -35,8 +35,12 @@ class AllQueues:
     def memory_bytes(self) -> int:
         return 2000 * len(self.names)
 
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in self.names.items()}
+
     def find(self, name: str) -> int | None:
-        return next((number for number, known in self.names.items() if known == name), None)
+        return self._numbers.get(name)
 
     def added(self, incarnation: int, name: str, settings: Settings) -> AllQueues:
         return AllQueues(

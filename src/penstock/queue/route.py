@@ -220,10 +220,14 @@ def _chosen(batch: Batch, queues: AllQueues) -> dict[int, npt.NDArray[np.intp]]:
         for number, found in queues.matcher.route(batch.rows).items()
         if len(left := found[~addressed[found]])
     }
-    for name in {to for to in batch.to if to is not None}:
+    named: dict[str, list[int]] = {}
+    for position, to in enumerate(batch.to):
+        if to is not None:
+            named.setdefault(to, []).append(position)
+    for name, positions in named.items():
         number = queues.find(name)
         if number is not None:  # else it was deleted since
-            here = np.flatnonzero([to == name for to in batch.to])
+            here = np.array(positions, np.intp)
             chosen[number] = np.sort(np.concatenate((chosen.get(number, here[:0]), here)))
     return chosen
 

@@ -52,6 +52,30 @@ async def test_an_addressed_message_goes_to_its_queue_alone_and_no_filter_is_ask
     await driver.clean()
 
 
+class CountedName(str):
+    """Knows how often names were compared."""
+
+    __slots__ = ()
+    compared = 0
+    __hash__ = str.__hash__
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return str.__eq__(self, other)
+
+
+async def test_many_addressees_cost_as_many_looks_as_there_are_and_not_their_square() -> None:
+    driver = await QueueDriver.start()
+    for n in range(50):
+        await driver.create(f"to{n}", filter="false")
+    CountedName.compared = 0
+    ids = await driver.publish(*(Item(to=CountedName(f"to{n}")) for n in range(50)))
+    assert CountedName.compared < 10 * 50
+    for n in (0, 49):
+        assert await driver.ids(PageKind.AVAILABLE, f"to{n}") == [ids[n]]
+    await driver.clean()
+
+
 async def test_a_queue_that_is_made_in_the_same_tick_takes_what_is_published_after_it() -> None:
     driver = await QueueDriver.open()
     assert isinstance(driver, QueueDriver)
