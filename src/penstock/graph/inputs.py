@@ -26,6 +26,7 @@ from penstock.graph.requests import Range, Topology
 from penstock.graph.state import show_tailers
 from penstock.log.catalogue import Shows, find_target, make_target, stream_name
 from penstock.log.state import state_key
+from penstock.words import one_of_kind
 
 KINDS = {kind.name.lower(): kind for kind in ProcessorKind}
 SEMANTICS = {each.name.lower(): each for each in Semantics}
@@ -57,7 +58,8 @@ def compare(row: ProcessorRow, topology: Topology) -> None:
     stored = {each.alias: each.stream for each in row.inputs}
     declared = {each.alias: each.stream for each in topology.inputs}
     if row.kind is not KINDS[topology.kind]:
-        what = f"was a {row.kind.name.lower()} and is a {topology.kind} now"
+        was, now = one_of_kind(row.kind.name.lower()), one_of_kind(topology.kind)
+        what = f"was {was} and is {now} now"
     elif stored != declared:
         what = f"read {_words(stored)} and reads {_words(declared)} now"
     else:

@@ -37,6 +37,7 @@ from penstock.graph.rules import (
     checked_streams,
     one_of,
 )
+from penstock.words import one_of_kind
 
 F = TypeVar("F", bound=Function)
 
@@ -254,7 +255,7 @@ class Graph:
         step_max: int | None = None,
     ) -> None:
         if not callable(function):
-            raise InvalidError(f"a {kind} is a function, not {type(function).__name__}")
+            raise InvalidError(f"{one_of_kind(kind)} is a function, not {type(function).__name__}")
         named = checked_name("processor", name or str(getattr(function, "__name__", "")))
         topology = Topology(
             self.name, named, kind, inputs, outputs,

@@ -22,6 +22,7 @@ from typing import Any, Final, get_args
 from penstock.codec.catalogue import NAME_BYTES_MAX, check_name
 from penstock.errors import InvalidError
 from penstock.graph.requests import Kind, OnEvicted, Semantics, Topology
+from penstock.words import one_of_kind
 
 Function = Callable[..., Any]
 
@@ -62,12 +63,13 @@ def check_topology(topology: Topology) -> None:
             f"{who}: {topology.errors!r} is an output and the error stream",
             hint="a message has an output or an error: give errors= another stream, or None",
         )
+    a_kind = one_of_kind(topology.kind)
     low, high = {"source": (0, 0), "join": (2, None), "alts": (2, None)}.get(topology.kind, (1, 1))
     if len(streams) < low or (high is not None and len(streams) > high):
-        raise InvalidError(f"{who}: a {topology.kind} with {len(streams)} inputs")
+        raise InvalidError(f"{who}: {a_kind} with {len(streams)} inputs")
     low, high = {"sink": (0, 0), "fork": (1, None)}.get(topology.kind, (1, 1))
     if len(topology.outputs) < low or (high is not None and len(topology.outputs) > high):
-        raise InvalidError(f"{who}: a {topology.kind} with {len(topology.outputs)} outputs")
+        raise InvalidError(f"{who}: {a_kind} with {len(topology.outputs)} outputs")
 
 
 def check_arguments(topology: Topology, function: Function, *, frames: bool) -> set[str]:
@@ -98,7 +100,7 @@ def check_arguments(topology: Topology, function: Function, *, frames: bool) -> 
     except TypeError as error:
         takes = ", ".join(expected) or "nothing"
         raise InvalidError(
-            f"{who}: the function of a {topology.kind} is called with {takes}: {error}"
+            f"{who}: the function of {one_of_kind(topology.kind)} is called with {takes}: {error}"
         ) from None
     if frames and HASH_ARGUMENT in wants:
         raise InvalidError(f"{who}: a frame has no {HASH_ARGUMENT}: its rows carry their own")

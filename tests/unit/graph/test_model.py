@@ -167,7 +167,8 @@ def hashed(delivery_hash: str, message: Message) -> bytes:
 
 
 REFUSED: list[tuple[str, Callable[[Graph], Any]]] = [
-    ("is a function, not int", lambda g: g.pipe("a", "b")(5)),  # type: ignore[type-var]
+    ("a pipe is a function, not int", lambda g: g.pipe("a", "b")(5)),  # type: ignore[type-var]
+    ("an alts is a function", lambda g: g.alts(["a", "b"], "c")(5)),  # type: ignore[type-var]
     ("has a processor 'one' already", lambda g: (g.pipe("a", "b")(one), g.pipe("a", "c")(one))),
     ("processor name 'x/y' has a '/'", lambda g: g.pipe("a", "b", name="x/y")(one)),
     ("at most 254 bytes", lambda g: g.pipe("a", "b", name="x" * 254)(one)),
@@ -176,7 +177,7 @@ REFUSED: list[tuple[str, Callable[[Graph], Any]]] = [
     ("a stream name is text", lambda g: g.pipe("a", 5)(one)),  # type: ignore[arg-type]
     ("inputs are a dict", lambda g: g.join(["a", "b"], "c")(two)),  # type: ignore[arg-type]
     ("a join with 1 inputs", lambda g: g.join({"a": "a"}, "c")(lambda a: None)),
-    ("an alts with 1|a alts with 1", lambda g: g.alts(["a"], "c")(one)),
+    ("an alts with 1", lambda g: g.alts(["a"], "c")(one)),
     ("inputs are a list", lambda g: g.alts("ab", "c")(one)),
     ("outputs are a list", lambda g: g.fork("a", "bc")(one)),
     ("a fork with 0 outputs", lambda g: g.fork("a", [])(one)),
@@ -186,6 +187,7 @@ REFUSED: list[tuple[str, Callable[[Graph], Any]]] = [
     ("'b' is an output and the error stream", lambda g: g.pipe("a", "b", errors="b")(one)),
     ("called with message", lambda g: g.pipe("a", "b")(nothing)),
     ("called with message", lambda g: g.sink("a")(two)),
+    ("function of an alts is called with", lambda g: g.alts(["a", "b"], "c")(nothing)),
     ("called with a, c", lambda g: g.join({"a": "x", "c": "y"}, "z")(two)),
     ("not async", lambda g: g.pipe("a", "b")(later)),
     ("returns its outputs, as a list", lambda g: g.pipe("a", "b")(many)),
