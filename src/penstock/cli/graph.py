@@ -269,13 +269,23 @@ def _state(each: ProcessorStatus) -> str:
     if each.failure is not None:
         # Of at_least_once and of sources nothing is stored that could be counted.
         tried = f"; tried {each.tries} times" if each.tries > 1 else ""
-        again = "" if each.retry_ms is None else f"; again at {_clock(each.retry_ms)}"
-        return f"failed: {each.failure}{tried}{again}"
+        return f"failed: {each.failure}{tried}{_again(each)}"
     if each.reset:
         return "reset: waits for its next run"
     if each.pending:
         return "in a step"
     return "has work" if any(tailer.available for tailer in each.tailers) else "idle"
+
+
+def _again(each: ProcessorStatus) -> str:
+    """When it is tried again, which its runner does: one that the broker never saw, or that was not
+    heard of when the time came, has ended."""
+    if each.retry_ms is None:
+        return ""
+    over = each.retry_ms < SystemClock().wall_ms()
+    if each.seen_ms is None or (over and each.seen_ms < each.retry_ms):
+        return "; again when it runs"
+    return f"; again at {_clock(each.retry_ms)}"
 
 
 def _waiting(each: ProcessorStatus) -> str:

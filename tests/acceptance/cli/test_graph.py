@@ -89,6 +89,21 @@ def test_files_and_graphs_that_are_not_there_are_not_found(sh: Any, tmp_path: Pa
     assert "line 1: ZeroDivisionError" in sh.err
 
 
+def test_a_retry_that_nobody_is_left_to_do_is_not_promised(
+    sh: Any, db: penstock.Database, tmp_path: Path
+) -> None:
+    places = [db.location, str(tmp_path / "ended")]
+    started = begun(db, "left")
+    db.graphs.ask(NoteFailure(started.processor, started.epoch, "no disk", 1))
+    with penstock.open(places[1]) as other:
+        started = begun(other, "left")
+        other.graphs.ask(NoteFailure(started.processor, started.epoch, "no disk", 60_000))
+    for place in places:
+        assert sh("graph", "status", "left", "--location", place) == 0
+        told = " ".join(sh.out.replace("│", " ").split())
+        assert "failed: no disk; again when it runs" in told, place
+
+
 def test_the_status_tells_what_waits_and_why_it_fails(sh: Any, db: penstock.Database) -> None:
     db.stream("in").write_many([b"a", b"b", b"c"])
     started = begun(db, "failing")
