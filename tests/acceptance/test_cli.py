@@ -303,6 +303,10 @@ def test_check_shows_what_crashes_left_behind_and_removes_it_on_request(
     assert "777" in printed
     assert "--repair removes" in printed
     assert run_main("check", "--repair", *location) == 2, "it asks, and nobody is there"
+    capsys.readouterr()
+    assert run_main("check", "--repair", "--json", *location) == 2
+    shown = json.loads(capsys.readouterr().out)
+    assert (len(shown["leftovers"]), shown["removed"]) == (2, False), "what it would do"
     assert orphan.exists()
     assert claim.exists()
     assert run_main("check", "--repair", "--yes", *location) == 0
@@ -319,6 +323,8 @@ def test_check_shows_what_crashes_left_behind_and_removes_it_on_request(
     assert run_main("check", "--json", *location) == 1
     (finding,) = json.loads(capsys.readouterr().out)["findings"]
     assert "missing" in finding["what"]
+    assert run_main("check", "--repair", "--yes", "--json", *location) == 4
+    assert json.loads(capsys.readouterr().out)["findings"] == [finding]
     assert run_main("check", "--repair", "--yes", *location) == 4
     assert orphan.exists()
 

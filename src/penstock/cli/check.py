@@ -4,7 +4,8 @@ Contract     Opens the location as its one writer, replaying its journal: a fold
              elsewhere is refused, unless by a broker that a command started, which is asked to end
              and waited for; a bucket is taken over. Creates no location. Exit 0 when nothing
              is wrong, 1 when something is; bytes that do not even open are a CorruptError, exit 7.
-             Leftovers of crashes are no findings: `--repair` shows them, asks, and removes them.
+             Leftovers of crashes are no findings: `--repair` shows them, asks, and removes them;
+             with `--json` it asks nobody: without `--yes` it shows them and is an InvalidError.
              Damage is not repaired here: what is gone has to come from a backup.
 Not here     The invariants themselves (check.py of log/ and of every view).
 """
@@ -88,11 +89,16 @@ def check(
             print_result(result, repair=repair)
         if not repair or not result.leftovers:
             return False
+        if as_json and (result.findings or not yes):
+            print_json(result)  # now: what follows refuses
         if result.findings:
             raise ConflictError(
                 f"{location} is damaged: nothing is removed", hint="restore it from a backup first"
             )
-        confirm(f"Remove {counted(len(result.leftovers), 'leftover')}?", yes)
+        question = f"Remove {counted(len(result.leftovers), 'leftover')}?"
+        if as_json and not yes:
+            raise InvalidError(f"{question} --json asks nobody", hint="repeat it with --yes")
+        confirm(question, yes)
         return True
 
     with nothing_written():
