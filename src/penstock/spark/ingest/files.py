@@ -8,7 +8,8 @@ Errors       Where nothing is, NotFoundError; what cannot be named or is no file
              is damaged, or not whole yet, CorruptError: those are the file's. Everything else, also
              credentials that expired, is the store's: UnavailableError. What is denied may be both:
              DeniedError, one of those (denied.py tells which).
-Compression  By the name: .gz, .bz2, .zst and .zstd; several members in one file are one text.
+Compression  By the name: .gz, .bz2, .zst and .zstd; several members in one file are one text. Not
+             of Parquet files, which are compressed within (readers.py).
 """
 
 from __future__ import annotations

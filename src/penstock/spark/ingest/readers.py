@@ -24,7 +24,7 @@ from penstock.errors import CorruptError, InvalidError
 from penstock.spark.ingest import csvrows, jsonlines
 from penstock.spark.ingest.conform import conform
 from penstock.spark.ingest.csvrows import Dialect
-from penstock.spark.ingest.files import damaged, open_file, open_text, stat
+from penstock.spark.ingest.files import compression_of, damaged, open_file, open_text, stat
 from penstock.spark.ingest.fit import plain
 from penstock.spark.ingest.kinds import instants
 from penstock.spark.ingest.lines import BOM, Lines, Quoting, cut, split_lines
@@ -183,6 +183,8 @@ class PieceReader:
                 yield _parquet_file(pa.BufferReader(piece.data))
                 return
             with open_file(piece.uri) as file:
+                if compression_of(piece.uri) is not None:
+                    _refuse_compressed(piece.uri, file)
                 yield _parquet_file(pa.PythonFile(file, mode="r"))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             raise damaged(piece.uri, error) from error
@@ -225,6 +227,17 @@ class PieceReader:
 def _parquet_file(file: pa.NativeFile) -> pq.ParquetFile:
     # Nanoseconds, as INT96 has them, would turn years after 2262 into others.
     return pq.ParquetFile(file, coerce_int96_timestamp_unit="us")
+
+
+def _refuse_compressed(uri: str, file: IO[bytes]) -> None:
+    """Row groups are read from the middle. One that merely has such a name is read as it is."""
+    head = file.read(4)
+    if head and not head.startswith(b"PAR"):
+        raise InvalidError(
+            f"{uri}: a compressed Parquet file is not read: decompress it, its columns are "
+            "compressed within"
+        )
+    file.seek(0)
 
 
 def _typed(batch: pa.RecordBatch, fields: Sequence[pa.Field]) -> pa.RecordBatch:

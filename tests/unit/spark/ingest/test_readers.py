@@ -221,6 +221,25 @@ def parquet(tmp_path: Path, table: pa.Table) -> Piece:
     return Piece(0, f"file://{tmp_path}/a.parquet")
 
 
+@pytest.mark.parametrize("ending", [".gz", ".bz2", ".zst", ".zstd"])
+def test_a_parquet_file_that_was_compressed_as_a_whole_is_refused(
+    tmp_path: Path, ending: str
+) -> None:
+    pq.write_table(pa.table({"id": [1, 2]}), tmp_path / "a.parquet")
+    path = tmp_path / f"a.parquet{ending}"
+    plain = (tmp_path / "a.parquet").read_bytes()
+    path.write_bytes(PACK[ending](plain))
+    for look in (
+        PieceReader(Piece(0, f"file://{path}"), PARQUET).infer,
+        lambda: row_group_bytes(f"file://{path}"),
+    ):
+        with pytest.raises(InvalidError, match="a compressed Parquet file is not read"):
+            look()
+    path.write_bytes(plain)  # it only has the name
+    rows, _ = read(Piece(0, f"file://{path}"), PARQUET, ID)
+    assert [row["id"] for row in rows] == [1, 2]
+
+
 def test_a_parquet_file_with_one_name_twice_is_refused(tmp_path: Path) -> None:
     one = pa.array([1])
     twice = pa.StructArray.from_arrays([one, one], names=["y", "y"])
