@@ -259,6 +259,18 @@ def test_a_location_that_is_misspelt_is_not_made(world: World) -> None:
     assert not wrong.exists()
 
 
+def test_a_queue_that_is_misspelt_is_told_before_spark_starts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = Mock(side_effect=AssertionError("Spark starts"))
+    monkeypatch.setattr("penstock.cli.ingest.session", started)
+    table = ["--queue", "quue", "--table", str(world.folder / "table"), "--once"]
+    world.call(*world.place, *table, code=3)
+    assert "'quue'" in world.errors
+    assert "penstock watch makes it" in world.errors
+    assert started.call_count == 0
+
+
 def test_several_sources_must_be_told_apart(world: World) -> None:
     world.put("a.json")
     world.run()

@@ -20,18 +20,22 @@ import msgspec
 import typer
 from rich.console import Console
 
+import penstock
 from penstock.cli import ingest_again, ingest_files
 from penstock.cli.bench import mib
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location
 from penstock.cli.output import print_json, result_console
 from penstock.cli.rendering import print_fields
 from penstock.cli.underway import logged, one_line, told_to_end
+from penstock.client.places import SCHEME
 from penstock.clock import SystemClock
 from penstock.errors import InvalidError, UnavailableError
 from penstock.source.requests import Identity
 from penstock.spark import Ingest, session
 from penstock.spark.ingest.report import Report
-from penstock.spark.queueports import check_there
+from penstock.spark.queueports import check_there, open_queue
+from penstock.spark.sqs import is_sqs
+from penstock.store.location import folder_of
 from penstock.words import counted
 
 app = typer.Typer(
@@ -152,6 +156,7 @@ def ingest(
     )
     config = _pairs("--conf", conf or [])
     check_there(location, queue)
+    _check_queue(location, queue)
     clock, console = SystemClock(), Console(stderr=True)
     with logged(console), one_line(console, "Spark starts") as tell:
         spark = session("penstock ingest", master, config)
@@ -187,6 +192,15 @@ def _refuse_options(context: typer.Context) -> None:
                 f"{parameter.opts[0]} stands before {context.invoked_subcommand}",
                 hint=f"write it behind: penstock ingest {context.invoked_subcommand} …",
             )
+
+
+def _check_queue(location: str, queue: str) -> None:
+    """Is it there? Not asked of a bucket: opening it takes it from its broker, and once is enough;
+    nor of SQS, which is asked, and warned of, when it is opened."""
+    if is_sqs(queue) or not (location.startswith(SCHEME) or folder_of(location)):
+        return
+    with penstock.open(location) as database:
+        open_queue(database, queue, clock=SystemClock())
 
 
 def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
