@@ -1,4 +1,4 @@
-"""The rows of a source: its settings and how far it has come, and its schema. Pure.
+"""The rows of a source: its settings and how far it has come, its schema, its format. Pure.
 
     part 0      version (u8 = 1) | identity (u8) | name (Utf8) | table (Utf8) | created (i64, ms)
                 | prune age (u64, ms) | prune count (u64) | horizon (u64, ms) | max failures (u32)
@@ -6,8 +6,10 @@
                 | next staging (u64) | done (u64) | failed (u64)
     identity    1 uri, 2 version
     part 1      version (u8 = 1) | schema version (u32) | schema (Bytes32, UTF-8)
+    part 2      version (u8 = 1) | format (Utf8); there is none where nobody told it
 
-The schema has a row of its own: it may be long, and part 0 is written with every publish.
+The schema has a row of its own: it may be long, and part 0 is written with every publish. So has
+the format, which older sources do not know.
 
 Not here     the key (keys.py), what the settings mean (source/).
 """
@@ -32,6 +34,7 @@ _VERSION = b"\x01"
 #: Parts of the key.
 SETTINGS = 0
 SCHEMA = 1
+FORMAT = 2
 
 
 class IdentityBy(IntEnum):
@@ -142,3 +145,14 @@ def decode_schema(data: bytes) -> SchemaRow:
         raise reader.fail("schema", f"is not UTF-8: {error.reason}") from None
     reader.end()
     return SchemaRow(version, schema)
+
+
+def encode_format(format: str) -> bytes:
+    return _VERSION + encode_utf8(format, "format")
+
+
+def decode_format(data: bytes) -> str:
+    reader = open_row(data, "format row")
+    format = reader.utf8("format")
+    reader.end()
+    return format

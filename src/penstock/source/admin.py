@@ -2,7 +2,9 @@
 
 Contract     A source is found by its name, and named by its id from then on. Its table and its
              identity never change: another table would need all files once more, another identity
-             would load what is loaded.
+             would load what is loaded. Nor does the format, from the first publish on: in another
+             one the position of a file that is loaded in part would mean something else. Where
+             none is remembered, the first one that is told is.
 Not here     Looking at them (lists.py), shards (shards.py), publishing (publish.py).
 """
 
@@ -14,11 +16,14 @@ from penstock.codec.catalogue import CatalogueRow, check_name, encode_catalogue_
 from penstock.codec.keys import Kind, name_key, source_key
 from penstock.codec.scalars import U32_MAX, U64_MAX
 from penstock.codec.source import (
+    FORMAT,
     SCHEMA,
     IdentityBy,
     SchemaRow,
     SourceRow,
+    decode_format,
     decode_schema,
+    encode_format,
     encode_schema,
 )
 from penstock.errors import ConflictError, InvalidError
@@ -54,7 +59,7 @@ def source_name(name: str) -> LogName:
     return LogName(Kind.SOURCE, check_name("source", name))
 
 
-def shown_source(source_id: int, row: SourceRow, schema: str) -> SourceInfo:
+def shown_source(source_id: int, row: SourceRow, schema: str, format: str) -> SourceInfo:
     return SourceInfo(
         id=source_id,
         name=row.name,
@@ -73,7 +78,13 @@ def shown_source(source_id: int, row: SourceRow, schema: str) -> SourceInfo:
         done=row.done,
         failed=row.failed,
         warning=window_warning(row) or "",
+        format=format,
     )
+
+
+async def _shown(draft: Draft, source_id: int, row: SourceRow) -> SourceInfo:
+    schema = await _schema(draft, source_id)
+    return shown_source(source_id, row, schema.schema, await _format(draft, source_id))
 
 
 # -- making
@@ -82,6 +93,8 @@ def shown_source(source_id: int, row: SourceRow, schema: str) -> SourceInfo:
 def open_source_step(request: OpenSource) -> Step:
     name = source_name(request.name)
     check_text(request.table, "a table")
+    if request.format:
+        check_text(request.format, "a format")
     for what, value, high in (
         ("prune_age_ms", request.prune_age_ms, U64_MAX),
         ("prune_count", request.prune_count, U64_MAX),
@@ -107,8 +120,8 @@ def open_source_step(request: OpenSource) -> Step:
         )
         if changed != row:
             draft.put_source(source_id, changed)
-        schema = await _schema(draft, source_id)
-        return shown_source(source_id, changed, schema.schema)
+        await _remember_format(draft, source_id, row, request)
+        return await _shown(draft, source_id, changed)
 
     return draft_step(body)
 
@@ -132,7 +145,8 @@ async def _made(draft: Draft, name: LogName, request: OpenSource) -> SourceInfo:
     draft.put_source(source_id, row)
     draft.states |= states
     draft.states[name_state_key(name)] = NameState(catalogued)
-    return shown_source(source_id, row, "")
+    await _remember_format(draft, source_id, row, request)
+    return await _shown(draft, source_id, row)
 
 
 def _check_same(row: SourceRow, request: OpenSource) -> None:
@@ -147,6 +161,25 @@ def _check_same(row: SourceRow, request: OpenSource) -> None:
             f"not by {request.identity}",
             hint="the identity of a source never changes; make another source, with another table",
         )
+
+
+async def _remember_format(
+    draft: Draft, source_id: int, row: SourceRow, request: OpenSource
+) -> None:
+    known = await _format(draft, source_id)
+    if request.format in ("", known):
+        return
+    if known and row.published:
+        raise ConflictError(
+            f"source {row.name!r} reads its files as {known}, not as {request.format}",
+            hint=f"give it the format {known}, or give files of another one to another source",
+        )
+    draft.rows[source_key(source_id, FORMAT)] = encode_format(request.format)
+
+
+async def _format(draft: Draft, source_id: int) -> str:
+    value = await draft.row(source_key(source_id, FORMAT))
+    return "" if value is None else decode_format(value)
 
 
 def mark_exported_step(request: MarkExported) -> Step:
@@ -165,8 +198,7 @@ def mark_exported_step(request: MarkExported) -> Step:
             row = replace(row, exported=request.sequence)
             draft.put_source(request.source, row)
             draft.timers.append(Timer(draft.now_ms + PRUNE_MS, prune_key(request.source)))
-        schema = await _schema(draft, request.source)
-        return shown_source(request.source, row, schema.schema)
+        return await _shown(draft, request.source, row)
 
     return draft_step(body)
 

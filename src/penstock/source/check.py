@@ -31,10 +31,12 @@ from penstock.codec.once import decode_once
 from penstock.codec.published import decode_published
 from penstock.codec.shard import ShardPhase, decode_ended_key, decode_shard, decode_shard_key
 from penstock.codec.source import (
+    FORMAT,
     SCHEMA,
     SETTINGS,
     SchemaRow,
     SourceRow,
+    decode_format,
     decode_schema,
     decode_source,
 )
@@ -61,6 +63,7 @@ class _Check:
         self.findings: list[Finding] = []
         self._sources: dict[int, SourceRow] = {}
         self._schemas: dict[int, SchemaRow] = {}
+        self._formats: set[int] = set()
         self._ended: dict[int, dict[ShardPhase, int]] = {}
         self._publishes: dict[int, tuple[int, int]] = {}  # sequence and time of the latest seen
 
@@ -108,6 +111,9 @@ class _Check:
             self._sources[source_id] = decode_source(value)
         elif part == SCHEMA:
             self._schemas[source_id] = decode_schema(value)
+        elif part == FORMAT:
+            decode_format(value)
+            self._formats.add(source_id)
         else:
             raise CorruptError(f"source {source_id} has a part {part}, which is unknown")
 
@@ -125,6 +131,8 @@ class _Check:
                 self._find(f"source {row.name!r}", f"no name leads to its row {source_id}")
         for source_id in self._schemas.keys() - self._sources.keys():
             self._find(f"source {source_id}", "a schema of a source that does not exist")
+        for source_id in self._formats - self._sources.keys():
+            self._find(f"source {source_id}", "a format of a source that does not exist")
 
     async def _shard(self, key: bytes, value: bytes) -> None:
         source_id, identity = decode_shard_key(key)

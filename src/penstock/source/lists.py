@@ -20,10 +20,12 @@ from penstock.codec.published import decode_published
 from penstock.codec.scalars import encode_terminated
 from penstock.codec.shard import decode_shard, decode_shard_key
 from penstock.codec.source import (
+    FORMAT,
     SCHEMA,
     SETTINGS,
     SchemaRow,
     SourceRow,
+    decode_format,
     decode_schema,
     decode_source,
 )
@@ -77,7 +79,8 @@ async def describe(view: View, name: str) -> SourceInfo:
 
 async def _described(store: Reader, source_id: int) -> SourceInfo:
     row, schema = await read_source(store, source_id), await read_schema(store, source_id)
-    return shown_source(source_id, row, schema.schema)
+    told = await store.get(source_key(source_id, FORMAT))
+    return shown_source(source_id, row, schema.schema, "" if told is None else decode_format(told))
 
 
 async def list_sources(view: View) -> Sources:

@@ -72,6 +72,7 @@ class SourceInfo(Answer, frozen=True):
     failed: int
     #: What an operator should hear: a window shorter than the queue may deliver again.
     warning: str = ""
+    format: str = ""  # of its files, in the words of its runners; empty: nobody told it yet
 
 
 class Sources(Answer, frozen=True):
@@ -79,8 +80,9 @@ class Sources(Answer, frozen=True):
 
 
 class OpenSource(Ask[SourceInfo], frozen=True, tag="open-source"):
-    """Make it, or find it. The table and the identity are for ever: others are a ConflictError.
-    The other settings become those of whoever opened it last."""
+    """Make it, or find it. The table and the identity are for ever, and so is the format once
+    something is published: others are a ConflictError. The other settings become those of whoever
+    opened it last."""
 
     name: str
     table: str
@@ -90,6 +92,8 @@ class OpenSource(Ask[SourceInfo], frozen=True, tag="open-source"):
     #: How late the queue may still deliver an announcement; younger shards outlive `prune_count`.
     horizon_ms: int = 14 * 24 * 3600 * 1000
     max_failures: int = 5  # 0: no limit
+    #: What a position within a file counts: bytes, row groups. Empty: as it is remembered.
+    format: str = ""
 
 
 class GetSource(Ask[SourceInfo], frozen=True, tag="get-source"):

@@ -31,8 +31,10 @@ from penstock.codec.source import (
     IdentityBy,
     SchemaRow,
     SourceRow,
+    decode_format,
     decode_schema,
     decode_source,
+    encode_format,
     encode_schema,
     encode_source,
 )
@@ -69,6 +71,7 @@ CODECS = {
         decode_source,
     ),
     "schema": Codec(lambda value: SchemaRow(**value), encode_schema, decode_schema),
+    "format": Codec(lambda value: value["format"], encode_format, decode_format),
     "shard": Codec(
         lambda value: ShardRow(
             **_fields(value, kind=ShardKind, phase=ShardPhase, place=Place, token=_token)

@@ -63,6 +63,47 @@ async def test_another_table_or_identity_is_a_conflict(
         await world.ask(request_)
 
 
+def as_format(format: str) -> OpenSource:
+    return OpenSource("events", "file:///tables/events", format=format)
+
+
+async def test_the_format_is_remembered_and_another_is_a_conflict_once_something_is_published(
+    world: SourceDriver,
+) -> None:
+    assert (await world.ask(as_format(""))).format == "", "nobody told it"
+    assert (await world.ask(as_format("json"))).format == "json"
+    world.log.forget()
+    # No file has a position yet.
+    assert (await world.ask(as_format("parquet"))).format == "parquet"
+    await world.open_shard(ANNA)
+    await world.publish(ANNA, whole())
+    with pytest.raises(ConflictError, match="reads its files as parquet, not as json"):
+        await world.ask(as_format("json"))
+    assert (await world.ask(as_format(""))).format == "parquet", "who says nothing changes nothing"
+    assert (await describe(TickView(world.log), "events")).format == "parquet"
+    assert [each.format for each in (await list_sources(TickView(world.log))).sources] == [
+        "parquet"
+    ]
+    await world.sound()
+
+
+async def test_a_source_that_was_made_without_a_format_takes_the_next_that_it_is_told(
+    world: SourceDriver,
+) -> None:
+    await world.open_shard(ANNA)
+    await world.publish(ANNA, whole())
+    assert (await world.ask(as_format("csv"))).format == "csv"
+    with pytest.raises(ConflictError, match="as csv, not as json"):
+        await world.ask(as_format("json"))
+
+
+async def test_two_who_make_it_in_one_commit_with_two_formats() -> None:
+    driver = SourceDriver(await LogDriver.open())
+    made = await driver.together(*(OpenSource("s", "t", format=each) for each in ("json", "csv")))
+    assert [each.format for each in made] == ["json", "csv"]
+    await driver.sound()
+
+
 async def test_the_other_settings_are_those_of_whoever_opened_it_last(world: SourceDriver) -> None:
     asked = OpenSource("events", "file:///tables/events", prune_count=7, max_failures=2)
     changed = await world.ask(asked)
@@ -77,6 +118,7 @@ async def test_the_other_settings_are_those_of_whoever_opened_it_last(world: Sou
         ({"name": ""}, "source name of 0 bytes"),
         ({"name": "n" * 256}, "source name of 256 bytes"),
         ({"table": ""}, "a table of 0 bytes"),
+        ({"format": "x" * 70_000}, "a format of 70,000 bytes"),
         ({"prune_age_ms": -1}, "prune_age_ms"),
         ({"prune_count": -1}, "prune_count"),
         ({"horizon_ms": 2**64}, "horizon_ms"),

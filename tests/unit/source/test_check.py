@@ -26,10 +26,12 @@ from penstock.codec.keys import (
 from penstock.codec.published import decode_published, encode_published
 from penstock.codec.shard import decode_shard, encode_shard
 from penstock.codec.source import (
+    FORMAT,
     SCHEMA,
     SETTINGS,
     SchemaRow,
     decode_source,
+    encode_format,
     encode_schema,
     encode_source,
 )
@@ -104,6 +106,11 @@ async def test_a_full_source_has_no_findings() -> None:
             ),
             "row 77 does not exist",
             id="X1 a name without its source",
+        ),
+        pytest.param(
+            lambda w: put(w, source_key(77, FORMAT), encode_format("json")),
+            "a format of a source that does not exist",
+            id="X2 a format of nobody",
         ),
         pytest.param(
             lambda w: put(w, source_key(77, SCHEMA), encode_schema(SchemaRow(1, "a"))),

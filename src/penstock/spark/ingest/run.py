@@ -189,6 +189,7 @@ class Ingest:
             prune_age_ms=round(1000 * settings.prune_age),
             prune_count=settings.prune_count,
             max_failures=settings.max_failures,
+            format=settings.reading.format,
         )
         if limits.retention is None:
             return request

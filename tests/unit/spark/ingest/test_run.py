@@ -25,8 +25,8 @@ from penstock.errors import (
 )
 from penstock.source.local import Local
 from penstock.source.queueport import Received
-from penstock.source.requests import ListSources, ReopenShard
-from penstock.spark.ingest import coordinator, pieces, shared
+from penstock.source.requests import ListSources, OpenSource, ReopenShard
+from penstock.spark.ingest import coordinator, pieces, run, shared
 from penstock.spark.ingest.coordinator import Coordinator
 from penstock.spark.ingest.readers import PieceReader
 from penstock.spark.ingest.shared import Shared
@@ -295,9 +295,29 @@ def test_parts_of_a_file_are_of_one_file_for_who_takes_it_over(world: World) -> 
     assert "changed" in world.shards()["a.json"].error
 
 
+def test_a_run_that_forgot_the_format_is_refused_and_changes_nothing(world: World) -> None:
+    path = world.files / "a.parquet"
+    pq.write_table(pa.table({"id": list(range(300))}), path, row_group_size=10)
+    world.queue.send(str(path))
+    ingest = world.ingest(format="parquet", chunk_bytes=200)
+    world.spark.before = lambda: ingest.stop() if world.spark.jobs == 2 else None
+    ingest.run(once=True)
+    before = world.shards()["a.parquet"]
+    assert 0 < before.rows < 300
+    world.clock.moved += 31
+    with pytest.raises(ConflictError, match="reads its files as parquet, not as json"):
+        world.ingest(prune_count=5).run(once=True)
+    assert world.shards()["a.parquet"].position == before.position
+    assert world.source().prune_count == 1_000_000
+    world.ingest(format="parquet").run(once=True)
+    assert sorted(world.rows("id")) == [(n,) for n in range(300)]
+
+
 def test_a_file_of_which_a_part_is_loaded_is_not_read_whole_as_another_format(
-    world: World,
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # Of a source that was made before formats were remembered.
+    monkeypatch.setattr(run, "OpenSource", lambda *a, **k: OpenSource(*a, **k | {"format": ""}))
     path = world.files / "a.csv"
     path.write_text("".join(f"{n}\n" for n in range(300)))
     world.queue.send(str(path))
