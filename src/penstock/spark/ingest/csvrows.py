@@ -25,11 +25,13 @@ import pyarrow.csv as pacsv
 
 from penstock.errors import InvalidError
 from penstock.spark.ingest.jsonvalues import (
+    has_unsafe_decimal,
     to_date,
     to_decimal,
     to_float,
     to_integer,
     to_timestamp,
+    wide_decimal,
 )
 from penstock.spark.ingest.lines import Lines, Quoting
 from penstock.spark.ingest.schema import POSITION, RESCUED, integer_type, merge_types
@@ -273,6 +275,10 @@ def _cast(texts: pa.Array, kind: pa.DataType) -> pa.Array:
         return array
     if pa.types.is_integer(kind) and pc.any(pc.match_substring_regex(texts, "[xX]")).as_py():
         raise pa.ArrowInvalid("Arrow takes 0x10 for 16")
+    if pa.types.is_decimal(kind):
+        if has_unsafe_decimal(texts):
+            raise pa.ArrowInvalid("Arrow may take it for another number")
+        return texts.cast(wide_decimal(kind)).cast(kind)
     if pa.types.is_timestamp(kind) and kind.tz is not None:
         # Texts with zones and without them are two casts in Arrow; a mixture is read one by one.
         try:

@@ -14,9 +14,10 @@ Bounds       Arrow makes an array for every name, with a place for every object,
              of their own would fill memory: where it is not told the names, it gets so few lines
              that there are CELLS_MAX. Python has only the fields that are there.
 Danger       Arrow's reader crashes on a line that is `null`, and on brackets some ten thousands
-             deep: neither gets there (`_odd`). It reads two objects in one line as two rows, and
-             one object in two lines as one: lines that begin with `{` and end with `}` can only be
-             the former, which the number of rows shows.
+             deep: neither gets there (`_odd`), nor does a number that it crashes on, or takes for
+             another, in a column of decimals (`_unsafe`). It reads two objects in one line as two
+             rows, and one object in two lines as one: lines that begin with `{` and end with `}`
+             can only be the former, which the number of rows shows.
 """
 
 from __future__ import annotations
@@ -33,7 +34,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from penstock.spark.ingest.jsonvalues import TWICE, NotJsonError, convert, load_line, type_of
+from penstock.spark.ingest.jsonvalues import (
+    TWICE,
+    NotJsonError,
+    convert,
+    has_unsafe_decimal,
+    load_line,
+    type_of,
+    wide_decimal,
+)
 from penstock.spark.ingest.lines import Lines, without_blank
 from penstock.spark.ingest.schema import (
     CELLS_MAX,
@@ -96,6 +105,8 @@ def infer(lines: Lines) -> pa.Schema:
 def _fit(lines: Lines, columns: pa.Schema) -> bool:
     if lines.span().count(b"{") * field_count(columns) > CELLS_MAX or _odd(lines) or _large(lines):
         return False
+    if _unsafe(lines, columns):
+        return False
     table = _read(lines.span(), columns, "error")
     return table is not None and len(table) == lines.count
 
@@ -146,7 +157,7 @@ def _by_parts(
 
 def _quick(lines: Lines, columns: pa.Schema, wire: pa.Schema) -> pa.Table | None:
     """None: something in there needs a closer look."""
-    if _odd(lines):
+    if _odd(lines) or _unsafe(lines, columns):
         return None
     data = lines.span()
     table = _read(data, wire, "error")
@@ -182,11 +193,6 @@ def _quick(lines: Lines, columns: pa.Schema, wire: pa.Schema) -> pa.Table | None
             table = table.cast(columns)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
-    try:
-        # Arrow's reader lets decimals have more digits than their type, and its writer cuts those.
-        table.validate(full=True)
-    except pa.ArrowInvalid:
-        return None
     return table.append_column(RESCUED, rescued)
 
 
@@ -277,6 +283,16 @@ def _large(lines: Lines) -> bool:
     return _LARGE.search(lines.span()) is not None
 
 
+def _unsafe(lines: Lines, columns: pa.Schema) -> bool:
+    found = any(_has_decimal(field.type) for field in columns)
+    return found and has_unsafe_decimal(pa.array([lines.span()]))
+
+
+def _has_decimal(kind: pa.DataType) -> bool:
+    inner = (kind.field(at).type for at in range(kind.num_fields))
+    return pa.types.is_decimal(kind) or any(map(_has_decimal, inner))
+
+
 def _odd(lines: Lines) -> bool:
     """Whether Arrow's reader must not see them, or would not tell lines apart."""
     octets = np.frombuffer(lines.data, np.uint8)
@@ -303,7 +319,8 @@ def _is_deep(line: bytes) -> bool:
 
 def _wire(columns: pa.Schema) -> pa.Schema | None:
     """What Arrow's reader is told: days come as text, and so do times without a zone, for it would
-    take those with one, too. None: it cannot read one of the types."""
+    take those with one, too; decimals have more digits, for it lets them have more than their type,
+    and its writer cuts those. None: it cannot read one of the types."""
     fields = []
     for field in columns:
         kind = _wire_type(field.type)
@@ -317,6 +334,8 @@ def _wire_type(kind: pa.DataType) -> pa.DataType | None:
     types = pa.types
     if types.is_date32(kind) or (types.is_timestamp(kind) and kind.tz is None):
         return pa.string()
+    if types.is_decimal(kind):
+        return wide_decimal(kind)
     if types.is_struct(kind):
         children = [(each.name, _wire_type(each.type)) for each in kind]
         return None if any(child is None for _, child in children) else pa.struct(children)

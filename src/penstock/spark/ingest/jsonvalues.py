@@ -18,6 +18,7 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.spark.ingest.schema import LEVELS_MAX, integer_type, merge_types
 
@@ -193,6 +194,23 @@ def _scalar(value: Any, kind: pa.DataType) -> Any:
 
 # -- text into values; CSV has nothing else
 
+#: A number that Arrow may make another decimal of, even one of 76 digits, without a word: it counts
+#: modulo 2^256, and divides by what lies behind its table of powers, or ends the process.
+_UNSAFE_DECIMAL = (
+    r'\d{38}|(?:^|[:\[,"])\s*[+-]?\d*\.?\d*[eE]-(?:39|[4-9]\d|\d{3})\d*\s*(?:[,\]}"]|$)'
+    r"|\\u00(?:2[BbDdEe]|3\d|[46]5)"  # one of its signs as an escape
+)
+
+
+def wide_decimal(kind: pa.DataType) -> pa.DataType:
+    """To read a decimal by: of 38 digits Arrow lets some be more than there is room for."""
+    return pa.decimal256(76, kind.scale)
+
+
+def has_unsafe_decimal(texts: pa.Array) -> bool:
+    # Arrow's expressions take the same time for each byte, whatever it is.
+    return bool(pc.any(pc.match_substring_regex(texts, _UNSAFE_DECIMAL)).as_py())
+
 
 def to_integer(text: str, kind: pa.DataType) -> int | None:
     try:
@@ -228,12 +246,15 @@ def to_decimal(text: str, kind: pa.DataType) -> Decimal | None:
         return None
     if not value.is_finite():
         return None
-    _, digits, exponent = value.as_tuple()
+    sign, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)  # finite
-    if -exponent > kind.scale:
+    kept = bytes(digits).rstrip(b"\0")  # 1.500 has two digits, and 0e39 none
+    exponent += len(digits) - len(kept)
+    if not kept:
+        return Decimal(0)
+    if -exponent > kind.scale or len(kept) + exponent > kind.precision - kind.scale:
         return None
-    whole = len(digits) + exponent if any(digits) else 0
-    return value if whole <= kind.precision - kind.scale else None
+    return Decimal((sign, tuple(kept), exponent))
 
 
 def to_timestamp(text: str, kind: pa.DataType) -> datetime | None:

@@ -168,6 +168,11 @@ def test_times_days_decimals_bytes_and_maps_are_read_as_spark_reads_them() -> No
         (pa.decimal128(18, 10), '"9999999999999999"'),
         (pa.list_(pa.field("element", pa.decimal128(5, 2))), "[99999]"),
         (pa.struct([("x", pa.decimal128(5, 2))]), '{"x":99999}'),
+        # Arrow makes 8.69, 0 and others of these.
+        (pa.decimal128(38, 37), "70"),
+        (pa.decimal128(38, 18), "7e20"),
+        (pa.decimal128(38, 0), f"{10**39}"),
+        (pa.decimal128(38, 0), f"{10**300}"),
     ],
 )
 def test_a_number_too_large_for_its_type_is_rescued_not_infinite(
@@ -177,7 +182,34 @@ def test_a_number_too_large_for_its_type_is_rescued_not_infinite(
     (row,) = parse(line.encode(), pa.schema([("f", kind), ("id", pa.int64())]))
     assert (row["id"], row["_rescued_data"]) == (1, line)
     assert "inf" not in str(row.get("f"))
+    assert not pa.types.is_decimal(kind) or "f" not in row
     assert "99" not in str(row.get("f"))
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(5, 2), pa.decimal128(38, 0)])
+@pytest.mark.parametrize(
+    "number", ["7e-41", "1e-322", "1e-999999999", f"0.{'0' * 40}1", f"0.{'0' * 200}1"]
+)
+def test_a_number_too_small_for_its_decimal_is_rescued_too(kind: pa.DataType, number: str) -> None:
+    """Arrow makes 0 of some, and of others an end of the process."""
+    for value in (number, f'"{number}"', f'"\\u00{ord(number[0]):x}{number[1:]}"'):
+        line = f'{{"f":[{value}],"id":1}}'.encode()
+        (row,) = parse(line, pa.schema([("f", pa.list_(kind)), ("id", pa.int64())]))
+        assert (row["f"], row["_rescued_data"]) == ([None], line.decode())
+    head = b'{"f":100000000000000000000}\n' * 64
+    assert infer(head + b'{"f":%s}' % number.encode()) == {"f": "string"}
+
+
+def test_decimals_of_every_length_are_read_whatever_stands_beside_them() -> None:
+    columns = pa.schema([("a", pa.decimal128(38, 0)), ("b", pa.decimal128(38, 38))])
+    line = b'{"a":%s,"b":0.%s}' % (b"9" * 38, b"9" * 38)
+    for text in (line, b"nonsense\n" + line):
+        row = parse(text, columns)[-1]
+        assert (str(row["a"]), str(row["b"])) == ("9" * 38, "0." + "9" * 38)
+    for same in (b"0e39", b"0e-39", b"0.000", b"-0"):
+        for text in (b'{"a":%s}' % same, b'nonsense\n{"a":%s}' % same):
+            row = parse(text, pa.schema([("a", pa.decimal128(5, 2))]))[-1]
+            assert (str(row["a"]), "_rescued_data" in row) == ("0.00", False)
 
 
 @pytest.mark.parametrize("line", [b"{}", b"nonsense"])
