@@ -127,9 +127,11 @@ def _cast(given: pa.Array, kind: pa.DataType) -> pa.Array:
         case "other", "text":
             texts = [None if each is None else str(each) for each in legible(given)]
             return pa.array(texts, kind)
-        case "integer", "decimal":
-            # By way of a decimal that holds them all: Arrow goes by types, not by values.
-            return _each(given.cast(pa.decimal128(20, 0)), kind)
+        case "integer" | "decimal" as sort, "decimal":
+            # By way of a decimal that holds them all: of integers Arrow goes by types, not by
+            # values, and of 38 digits it lets some be more than there is room for.
+            scale = 0 if sort == "integer" else given.type.scale
+            return _each(given.cast(pa.decimal256(76, scale)), kind)
         case "float", "integer":
             # Beyond them a machine may make of a double whatever it likes.
             whole = pc.less_equal(pc.abs(given), _WHOLE_MAX)
