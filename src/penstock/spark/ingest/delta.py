@@ -50,8 +50,8 @@ _REFUSED = {
     _RETENTION: "it forgets which publishes it has",
     "delta.columnMapping.mode": "its files have other names for the columns",
 }
-#: Of a column, in its metadata: what a writer would have to compute or to check.
-_RULES = ("delta.generationExpression", "delta.identity.", "delta.invariants")
+#: Of a column or a field, in its metadata: what a writer would have to compute or to check.
+_RULES = (b"delta.generationExpression", b"delta.identity.", b"delta.invariants")
 
 
 def require_deltalake() -> Any:
@@ -314,11 +314,8 @@ class DeltaTarget:
                 + ", ".join(sorted(constraints)),
                 hint="load into a table without constraints",
             )
-        ruled = [
-            field.name
-            for field in handle.schema().fields
-            if any(key.startswith(_RULES) for key in field.metadata)
-        ]
+        columns = pa.schema(handle.schema().to_arrow())
+        ruled = [field.name for field in columns if _has_rule(field)]
         if ruled:
             raise InvalidError(
                 f"{self._table} has columns with rules that Delta leaves to its writers: "
@@ -337,6 +334,13 @@ class DeltaTarget:
         from deltalake.exceptions import DeltaError
 
         return (DeltaError, OSError, _OvertakenError)
+
+
+def _has_rule(field: pa.Field) -> bool:
+    """Of its own, or of a field within it."""
+    inner = (field.type.field(at) for at in range(field.type.num_fields))
+    own = any(key.startswith(_RULES) for key in field.metadata or ())
+    return own or any(map(_has_rule, inner))
 
 
 def _text(field: pa.Field) -> str:

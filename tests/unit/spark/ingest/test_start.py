@@ -44,6 +44,11 @@ NEEDED = pa.schema([pa.field("id", pa.int64(), nullable=False)])
         (made_by_the_writer("delta.invariants"), {}, "leaves to its writers: id"),
         (made_by_the_writer("delta.generationExpression"), {}, "leaves to its writers: id"),
         (made_by_the_writer("delta.identity.start"), {}, "leaves to its writers: id"),
+        (
+            pa.schema([("in", pa.list_(pa.struct(list(made_by_the_writer("delta.invariants")))))]),
+            {},
+            "leaves to its writers: in",
+        ),
     ],
 )
 def test_a_table_that_was_there_and_cannot_be_loaded_into_is_refused_at_once(
