@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import StructField, StructType
+from pyspark.sql.types import MapType, StructField, StructType
 
 from penstock.errors import InvalidError
 from penstock.spark.options import read_options, write_options
@@ -147,3 +147,18 @@ def test_columns_that_may_be_null_are_others() -> None:
     source.reader(own)
     with pytest.raises(InvalidError, match="the columns are offset bigint not null, time"):
         source.reader(StructType([StructField(each.name, each.dataType) for each in own.fields]))
+
+
+def test_maps_whose_values_may_be_null_are_others_too() -> None:
+    source = PenstockSource({**HERE, "messages": "true"})
+    own = source.schema()
+    source.reader(own)
+    headers = own["headers"].dataType
+    assert isinstance(headers, MapType)
+    other = MapType(headers.keyType, headers.valueType, not headers.valueContainsNull)
+    fields = [
+        StructField(each.name, other, each.nullable) if each.name == "headers" else each
+        for each in own.fields
+    ]
+    with pytest.raises(InvalidError, match=r"headers MapType\(.*, not .*headers MapType\("):
+        source.reader(StructType(fields))

@@ -14,7 +14,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from penstock.errors import InvalidError
 from penstock.spark.handles import reach
@@ -36,9 +36,14 @@ def _check_schema(options: ReadOptions, given: StructType) -> None:
 
 def _columns(schema: StructType) -> str:
     return ", ".join(
-        f"{field.name} {field.dataType.simpleString()}{'' if field.nullable else ' not null'}"
+        f"{field.name} {_type(field.dataType)}{'' if field.nullable else ' not null'}"
         for field in schema.fields
     )
+
+
+def _type(kind: DataType) -> str:
+    """The short form of an array or a map does not say whether its values may be null."""
+    return repr(kind) if isinstance(kind, (ArrayType, MapType)) else kind.simpleString()
 
 
 class PenstockSource(DataSource):
