@@ -68,7 +68,7 @@ class Solo:
         return Seat(broker, broker.close, broker=broker)
 
     def trouble(self) -> str:
-        return ""
+        return "the store did not open in time"  # there is nothing else to wait for
 
 
 class Folder:

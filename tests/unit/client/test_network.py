@@ -65,6 +65,18 @@ def test_a_handle_on_an_address_finds_its_broker_again(elsewhere: Elsewhere) -> 
         assert stream.write(b"1") == 1
 
 
+def test_a_store_that_does_not_open_is_told_as_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bucket has no broker elsewhere that could be missed."""
+
+    async def hangs(*_: object, **__: object) -> Broker:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(Broker, "open", hangs)
+    with pytest.raises(penstock.UnavailableError, match="the store did not open in time"):
+        penstock.open("memory://", deadline=0.1)
+
+
 def test_a_broker_that_does_not_come_back_is_unavailable_after_the_deadline(
     elsewhere: Elsewhere,
 ) -> None:
