@@ -77,3 +77,11 @@ def test_an_installed_wheel_runs_away_from_the_clone(built: Path, tmp_path: Path
         "penstock "
     )
     assert "stream" in run(python, "-m", "penstock", "--help", cwd=tmp_path)
+
+
+def test_what_is_heavy_and_not_needed_is_not_imported() -> None:
+    """Every command and every reader pays for it, in seconds and in memory."""
+    heavy = ("pandas", "pyspark", "deltalake", "typer", "boto3")
+    code = f"import sys, penstock; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -63,7 +63,7 @@ _COMPARE = {
     ">=": pc.greater_equal,
 }
 _ARITHMETIC = {"+": pc.add, "-": pc.subtract, "*": pc.multiply, "/": pc.divide}
-_UNKNOWN = pa.scalar(None, pa.bool_())
+_UNKNOWN = pa.nulls(1, pa.bool_())[0]  # not by pa.scalar: filter_number.py says why
 
 # Longer patterns with wildcards are matched in Python: RE2 refuses what takes it too much memory.
 _REGEX_PATTERN_MAX = 256

@@ -19,8 +19,10 @@ import pyarrow.compute as pc
 _FORM = r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
 _number = re.compile(_FORM).fullmatch
 
-_MISSING = pa.scalar(None, pa.float64())
-_TEXT_MISSING = pa.scalar(None, pa.string())
+#: Not by pa.scalar: it imports pandas where that is installed, 40 MB and a quarter of a second for
+#: every process, which most never need.
+_MISSING = pa.nulls(1, pa.float64())[0]
+_TEXT_MISSING = pa.nulls(1, pa.string())[0]
 
 
 def number_of(text: str) -> float | None:
