@@ -38,6 +38,7 @@ from penstock.errors import (
     UnavailableError,
 )
 from penstock.store import fastbytes
+from penstock.store.arenas import limit_arenas
 from penstock.store.port import Row
 
 P = ParamSpec("P")
@@ -296,6 +297,7 @@ class SlateRows(_Reads):
     async def open(
         cls, place: Place, settings: engine.Settings, *, durable_only: bool
     ) -> SlateRows:
+        limit_arenas()
         builder = engine.DbBuilder(place.path, place.objects)
         builder.with_settings(settings)
         builder.with_db_cache(_make_cache(CACHE_BYTES), 0)
