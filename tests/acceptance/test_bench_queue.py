@@ -9,6 +9,7 @@ import pytest
 from penstock.cli import bench_queue_peers
 from penstock.cli.bench import backlog_table, queue_table
 from penstock.cli.bench_queue import (
+    DISK,
     IN_PROCESS,
     RESP,
     BacklogResult,
@@ -33,6 +34,13 @@ def test_ours_is_judged_by_the_best_of_the_others() -> None:
     assert (RATES.met(IN_PROCESS), RATES.met(RESP)) == (True, False)
 
 
+def test_the_disk_alone_is_nobody_to_be_compared_with() -> None:
+    with_disk = QueueCase(
+        "publish", "messages/s", {IN_PROCESS: 300.0, RESP: 90.0, "redis": 100.0, DISK: 900.0}
+    )
+    assert with_disk.best == 100.0
+
+
 def test_a_latency_is_judged_by_itself_and_less_is_better() -> None:
     assert LATENCY.best == 2.0
     assert LATENCY.judged(RESP) == 6.0
@@ -49,10 +57,12 @@ def test_the_tables_show_ratios_and_who_is_missing(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     backlogs = [BacklogResult(10_000, 2.0, 2**20), BacklogResult(5_000_000, 3.0, 2**21)]
-    result = QueueResult([RATES], {"rabbitmq": "not installed"}, backlogs)
+    rates = QueueCase("all", "messages/s", {**RATES.results, DISK: 123456.0}, wanted=2.0)
+    result = QueueResult([rates, LATENCY], {"rabbitmq": "not installed"}, backlogs)
     result_console().print(queue_table(result))
     result_console().print(backlog_table(result))
     printed = capsys.readouterr().out
+    assert "123,456/s" in printed
     assert "3.00x, 0.90x" in printed
     assert "at least 2x" in printed
     assert "rabbitmq: not installed" in printed
@@ -73,7 +83,8 @@ def test_a_short_run_measures_every_case_of_ours(tmp_path: Path) -> None:
     assert result.missing == dict.fromkeys(("redis", "rabbitmq", "postgresql"), "not installed")
     assert len(result.cases) == 4
     for case in result.cases:
-        assert list(case.results) == [IN_PROCESS, RESP]
+        disk = [] if case.unit == "ms" else [DISK]
+        assert list(case.results) == [IN_PROCESS, RESP, *disk]
         assert all(value > 0 for value in case.results.values())
     assert [backlog.messages for backlog in result.backlogs] == [10_000, 12_000]
     assert all(backlog.rss_bytes > 2**20 for backlog in result.backlogs)

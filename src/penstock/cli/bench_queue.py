@@ -4,6 +4,9 @@ Contract     All systems are asked in short turns within one run, each turn begi
              one, so that a noisy machine disturbs all alike; figures are medians of the turns.
              100 B messages; every publish is durable before it returns. Ours runs in this process
              and, a second time, behind RESP and redis-py.
+Disk         What the disk itself gives, in the same turns: one plain write and sync of the same
+             bytes for each call. It is no system to be compared with: it shows how much of a call
+             is nobody's choice.
 Latency      A producer offers a message each millisecond, whether or not the last one has returned:
              those that fell due meanwhile go together. Counted from the moment at which a message
              was due until its consumer has it, so a system that cannot follow shows it.
@@ -24,7 +27,13 @@ import msgspec
 
 import penstock
 from penstock.cli.bench_peers import penstock_server
-from penstock.cli.bench_queue_lines import LEASE_SECONDS, Line, PenstockLine, RespLine
+from penstock.cli.bench_queue_lines import (
+    LEASE_SECONDS,
+    DiskLine,
+    Line,
+    PenstockLine,
+    RespLine,
+)
 from penstock.cli.bench_queue_peers import Peer, start_peers
 from penstock.cli.figures import memory_bytes, percentile
 from penstock.cli.payloads import Payload, make_batches
@@ -40,7 +49,7 @@ FILL = 2000
 #: A consumer that gets nothing for this long would wait for ever.
 PATIENCE_SECONDS = 30.0
 
-IN_PROCESS, RESP = "penstock", "penstock, RESP"
+IN_PROCESS, RESP, DISK = "penstock", "penstock, RESP", "disk"
 OURS = (IN_PROCESS, RESP)
 
 
@@ -57,7 +66,7 @@ class QueueCase(msgspec.Struct, frozen=True):
     @property
     def best(self) -> float | None:
         """Of the others."""
-        found = [value for name, value in self.results.items() if name not in OURS]
+        found = [value for name, value in self.results.items() if name not in (*OURS, DISK)]
         return None if not found else min(found) if self.lower else max(found)
 
     def judged(self, name: str) -> float | None:
@@ -105,7 +114,8 @@ def measure_queues(
         peers = stack.enter_context(start_peers(folder, report))
         sides = [*_ours(folder, stack), *peers.running]
         latencies = _latencies(sides, seconds, turns, report)
-        rates = _rates(sides, data, seconds, turns, report)
+        disk = Peer(DISK, lambda: DiskLine(folder))
+        rates = _rates([*sides, disk], data, seconds, turns, report)
         missing = peers.missing
     backlogs = _backlogs(folder, data, seconds, backlog, report)
     return QueueResult([*rates, *latencies], missing, backlogs)
