@@ -187,8 +187,8 @@ class Queues:
         """-> an id for each, in their order"""
         begun = self._clock.monotonic()
         each = await self._message_bytes()
-        if _is_small(items, each):
-            return await self._publish(PreparedBatch(items), begun)
+        if (whole := _whole(items, each)) is not None:
+            return await self._publish(whole, begun)
         ids: list[int] = []
         for batch in await self._prepared(items, each):
             ids += await self._publish(batch)
@@ -197,8 +197,8 @@ class Queues:
     async def prepared(self, items: Sequence[Item]) -> list[PreparedBatch]:
         """What `publish` would commit: for those who commit it together with something else."""
         each = await self._message_bytes()
-        if _is_small(items, each):
-            return [PreparedBatch(items)]
+        if (whole := _whole(items, each)) is not None:
+            return [whole]
         return await self._prepared(items, each)
 
     async def _publish(self, batch: PreparedBatch, begun: float | None = None) -> list[int]:
@@ -601,15 +601,13 @@ def _bytes_of(item: Item) -> int:
     return len(item.payload) + sum(map(len, headers)) + sum(map(len, headers.values()))
 
 
-def _is_small(items: Sequence[Item], each: int) -> bool:
-    """Whether it is one commit, without objects."""
-    if not items:
-        return False
-    sizes = [len(item.payload) if not item.headers else _bytes_of(item) for item in items]
-    return (
-        sum(sizes) + each * len(items) <= PART_BYTES
-        and max(len(item.payload) for item in items) <= INLINE_BYTES
-    )
+def _whole(items: Sequence[Item], each: int) -> PreparedBatch | None:
+    """All of them, where they are one commit without objects."""
+    sizes = [len(item.payload) for item in items]
+    if not items or max(sizes) > INLINE_BYTES or sum(sizes) + each * len(items) > PART_BYTES:
+        return None
+    batch = PreparedBatch(items)
+    return batch if batch.size + each * len(items) <= PART_BYTES else None
 
 
 def _shrunk(item: Item) -> Item:

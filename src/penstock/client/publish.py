@@ -93,9 +93,10 @@ def _numbered(i: int, message: object) -> Item:
             case tuple():
                 if len(message) != 2:
                     raise InvalidError(f"a tuple is (payload, headers), not of {len(message)}")
-                return item_of(Publish(message[0], message[1]))
+                payload, uri = _payload(message[0])
+                return Item(payload, uri, _headers(message[1]))
             case _:
-                return item_of(Publish(message))  # type: ignore[arg-type]
+                return Item(*_payload(message))
     except InvalidError as error:
         raise InvalidError(f"message {i}: {error}", hint=error.hint) from None
 

@@ -15,13 +15,13 @@ Not here     Which header names users may publish, when a message expires (queue
 from __future__ import annotations
 
 import struct
+from collections.abc import Collection
 
 import msgspec
 
 from penstock.codec.scalars import (
     Reader,
     encode_i64,
-    encode_u8,
     encode_u32,
     encode_u64,
     encode_utf8,
@@ -31,6 +31,7 @@ from penstock.errors import InvalidError
 HEADERS_MAX = 255
 
 _TO, _DEDUP_ID = 1, 2
+_U16 = struct.Struct("<H")
 
 
 class Metadata(msgspec.Struct, frozen=True):
@@ -52,22 +53,37 @@ def encode_metadata(metadata: Metadata) -> bytes:
             encode_i64(metadata.received_at_ms, "received at"),
             encode_i64(metadata.visible_at_ms, "visible at"),
             encode_u32(metadata.retention_s, "retention in seconds"),
-            _encode_headers(metadata.headers),
-            _encode_tail(metadata.to, metadata.dedup_id),
+            encode_rest(metadata.headers, metadata.to, metadata.dedup_id),
         )
     )
 
 
-def _encode_headers(headers: tuple[tuple[str, str], ...]) -> bytes:
-    if len(headers) > HEADERS_MAX:
-        raise InvalidError(f"{len(headers)} headers; at most {HEADERS_MAX} are allowed")
-    parts = [encode_u8(len(headers), "number of headers")]
-    names: set[str] = set()
-    for name, value in headers:
-        if name in names:
-            raise InvalidError(f"header {name!r} occurs twice")
-        names.add(name)
-        parts += encode_utf8(name, "header name"), encode_utf8(value, f"header {name!r}")
+def encode_rest(
+    headers: Collection[tuple[str, str]], to: str | None = None, dedup_id: str | None = None
+) -> bytes:
+    """What stands behind the fixed fields: it does not depend on the commit."""
+    return _encode_headers(headers) + _encode_tail(to, dedup_id)
+
+
+def _encode_headers(headers: Collection[tuple[str, str]]) -> bytes:
+    count = len(headers)
+    if count > HEADERS_MAX:
+        raise InvalidError(f"{count} headers; at most {HEADERS_MAX} are allowed")
+    try:
+        texts = [text.encode() for pair in headers for text in pair]
+        lengths = [_U16.pack(len(text)) for text in texts]
+    except (UnicodeEncodeError, struct.error):
+        for name, value in headers:  # looked for only now: what is right is not looked at twice
+            encode_utf8(name, "header name")
+            encode_utf8(value, f"header {name!r}")
+        raise
+    if count > 1 and len(set(texts[::2])) < count:
+        names = [name for name, _ in headers]
+        twice = next(name for i, name in enumerate(names) if name in names[:i])
+        raise InvalidError(f"header {twice!r} occurs twice")
+    parts = [bytes((count,))]
+    for length, text in zip(lengths, texts, strict=True):
+        parts += length, text
     return b"".join(parts)
 
 

@@ -18,7 +18,7 @@ Not here     Which queue takes what (matcher.py).
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TypeGuard
 
 import numpy as np
@@ -55,6 +55,7 @@ PRIORITY_MAX = 255
 PRIORITY_HEADER = "priority"
 
 
+@lru_cache(256)  # names come again and again; what is refused is looked at anew
 def check_header_name(name: str) -> None:
     """Whether a message may be published with it."""
     if not name:

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from penstock.codec.catalogue import check_name
-from penstock.codec.metadata import Metadata, encode_metadata
+from penstock.codec.metadata import encode_rest
 from penstock.codec.payload import is_reserved_uri
 from penstock.codec.queuestate import Entries
 from penstock.codec.scalars import I64_MAX, U16_MAX, U32_MAX, encode_utf8
@@ -116,13 +116,11 @@ def _tail(i: int, item: Item) -> bytes:
         _check(item)
         if not item.headers and item.to is None and item.dedup_id is None:
             return _BARE_TAIL
-        headers = tuple(item.headers.items())
-        for name, value in headers:
+        for name, value in item.headers.items():
             check_header_name(name)
             if not isinstance(value, str):
                 raise InvalidError(f"header {name!r} is text, not {type(value).__name__}")
-        record = encode_metadata(Metadata(0, 0, 0, 0, 0, headers, item.to, item.dedup_id))
-        return record[_FIXED.itemsize :]
+        return encode_rest(item.headers.items(), item.to, item.dedup_id)
     except InvalidError as error:
         raise InvalidError(f"message {i}: {error}", hint=error.hint) from None
 

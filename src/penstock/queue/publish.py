@@ -57,7 +57,7 @@ def publish_step(batch: PreparedBatch, *, dedup_ms: int = DEDUP_MS) -> Step:
         offset = await _append(draft, records)
         items = [batch.items[i] for i in chosen]
         draft.rows |= dict(payload_rows(numbers, items))
-        if not batch.plain:
+        if any(item.dedup_id is not None for item in items):
             _remember(draft, await _owners(draft, items), items, numbers, dedup_ms)
         await route(draft, Batch.of(fixed, items, offset))
         return Published([i for i in ids if i is not None], chosen, offset, now_ms)
@@ -171,7 +171,7 @@ async def _deduplicated(
 ) -> tuple[list[int | None], list[int], dict[int, int]]:
     """-> ids that are known, the items that are new, and those that repeat one of these"""
     ids: list[int | None] = [None] * len(batch)
-    if batch.plain:
+    if all(item.dedup_id is None and item.to is None for item in batch.items):
         return ids, list(range(len(batch))), {}
     owners = await _owners(draft, batch.items)
     chosen: list[int] = []
