@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.client.api import AsyncDatabase, AsyncGroup, AsyncStream
+from penstock.client.api import AsyncDatabase
 from penstock.client.queue import AsyncClaimedMessage, AsyncConsumer, AsyncQueue
 from penstock.client.session import DEADLINE_SECONDS, Serving, prepare
+from penstock.client.stream import AsyncGroup, AsyncStream
 from penstock.client.topic import AsyncTopic
 from penstock.client.topicconsumer import AsyncTopicConsumer
 from penstock.store.folder import Durability

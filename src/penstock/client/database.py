@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from penstock.broker.broker import Broker
-from penstock.client.api import AsyncDatabase, AsyncGroup, AsyncStream
+from penstock.client.api import AsyncDatabase
 from penstock.client.blocking import Blocking, blocking, blocking_as
 from penstock.client.blockingqueue import Queue
 from penstock.client.blockingtopic import Topic
@@ -22,6 +22,7 @@ from penstock.client.graphs import Graphs
 from penstock.client.queue import AsyncQueue
 from penstock.client.session import DEADLINE_SECONDS, Serving, Session, prepare
 from penstock.client.sources import Sources
+from penstock.client.stream import AsyncGroup, AsyncStream
 from penstock.client.thread import LoopThread, Work
 from penstock.errors import InvalidError
 from penstock.store.folder import Durability
