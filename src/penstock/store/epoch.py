@@ -10,7 +10,10 @@ Given up     A claim may hang in the disk until nobody waits for it any more. It
              was given up before it makes its file and again right before it fences: then it takes
              its file back and fences nobody. So a newer file of another owner fences us only once
              ours is gone.
+Killed       A process that is killed in the middle of a claim leaves a file without a number.
+             Whoever claims next removes it; a claim under way whose file that was makes another.
 
+    journal/*.claim       a claim that has no number yet
     journal/E.epoch       exists while E is the newest epoch
     journal/E.head        which segments epoch E relies on
     journal/E-S.segment   slot S of epoch E
@@ -31,6 +34,7 @@ from penstock.store.disk import sync_folder
 EPOCH = re.compile(r"(\d+)\.epoch")
 HEAD = re.compile(r"(\d+)\.head")
 SEGMENT = re.compile(r"(\d+)-(\d+)\.segment")
+_CLAIM = ".claim"
 
 
 def numbers(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, ...]]:
@@ -100,13 +104,9 @@ def claim(
         if given_up():
             raise UnavailableError(f"{folder.parent}: the opening was given up")
 
-    # The owner's name is in the file before the file has its name: whoever finds it can tell.
-    descriptor, made = tempfile.mkstemp(dir=folder, suffix=".claim")
+    descriptor, made = _make_claim(folder, owner, sync=sync)
     path: Path | None = None
     try:
-        os.write(descriptor, owner)
-        if sync:
-            os.fsync(descriptor)
         while True:
             require_wanted()
             number = _newest(folder, after, owner) + 1
@@ -116,13 +116,20 @@ def claim(
             except FileExistsError:
                 path = None
                 continue  # another newcomer was faster: fence it too
+            except FileNotFoundError:
+                path = None
+                removed = descriptor  # another newcomer took it for a leftover
+                descriptor, made = _make_claim(folder, owner, sync=sync)
+                os.close(removed)
+                continue
             # The number may be free because somebody above it was faster, and fenced whoever had
             # it. Who comes above us after this look lists after that, and fences us.
             if max((n for (n,) in numbers(folder, EPOCH)), default=number) <= number:
                 break
             path.unlink(missing_ok=True)
             path = None  # somebody else may have that name from now on
-        os.unlink(made)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(made)
         if sync:
             sync_folder(folder)
         # Who comes below us after this look sees ours, and takes its own back.
@@ -138,12 +145,29 @@ def claim(
     try:
         for n in older:
             _epoch_path(folder, n).unlink(missing_ok=True)
+        for leftover in folder.glob(f"*{_CLAIM}"):
+            leftover.unlink(missing_ok=True)
         if sync:
             sync_folder(folder)
     except OSError:  # perhaps fenced: the file stays, and says who may go on
         os.close(descriptor)
         raise
     return Epoch(folder, number, descriptor)
+
+
+def _make_claim(folder: Path, owner: bytes, *, sync: bool) -> tuple[int, str]:
+    """The owner's name is in the file before the file has its number: whoever finds it can tell."""
+    descriptor, made = tempfile.mkstemp(dir=folder, suffix=_CLAIM)
+    try:
+        os.write(descriptor, owner)
+        if sync:
+            os.fsync(descriptor)
+    except OSError:
+        os.close(descriptor)
+        with contextlib.suppress(OSError):
+            os.unlink(made)
+        raise
+    return descriptor, made
 
 
 def _newest(folder: Path, after: int | None, owner: bytes) -> int:

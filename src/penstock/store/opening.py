@@ -184,9 +184,18 @@ def _prepare_folder(folder: Path, *, sync: bool) -> bool:
 
 
 def _settings(*, slow_sync: bool) -> Any:
-    """SlateDB's settings for a folder; with syncfs, garbage must outlive the pause between two."""
+    """SlateDB's settings for a folder; with syncfs, garbage must outlive the pause between two.
+
+    SlateDB notes how far its collector came in boundary files, so that a writer that was overtaken
+    cannot use a collected number again. In a folder it writes the first of them and no other, and
+    collects nothing above it, so manifests would pile up. Nothing here rests on those files: what
+    is acknowledged is decided by the journal's epoch, and a manifest under a lower number is never
+    the newest. With syncfs they stay: there the manifest that an opening would go back to must not
+    be collected before a newer one is trusted.
+    """
     if not slow_sync:
-        return make_settings(COMMON, {"wal_enabled": False})
+        boundary = {"garbage_collector_options.boundary_files_enabled": False}
+        return make_settings(COMMON, {"wal_enabled": False}, boundary)
     ages = {
         f"garbage_collector_options.{kind}_options.min_age": "60s"
         for kind in ("compacted", "compactions", "manifest")

@@ -17,7 +17,7 @@ import pytest
 import penstock
 from penstock.clock import SystemClock
 from penstock.errors import CorruptError, FencedError, UnavailableError
-from penstock.store import disk, epoch, journal, opening, recovery
+from penstock.store import disk, epoch, journal, opening, recovery, slate
 from penstock.store.diskthread import DiskThread
 from penstock.store.folder import FolderStore
 from penstock.store.journal import Journal
@@ -501,10 +501,12 @@ async def test_a_claim_that_hangs_and_is_taken_back_finishes_nobody(
     await store.close()
 
 
+@pytest.mark.parametrize("taken_for_a_leftover", [False, True])
 def test_an_epoch_below_a_newer_one_is_never_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken_for_a_leftover: bool
 ) -> None:
-    """A claim that stands still between its look and its file, while two others come and go."""
+    """A claim that stands still between its look and its file, while two others come and go; and
+    where they looked for leftovers when it had begun, they remove what it has made so far."""
     folder = tmp_path / "journal"
     folder.mkdir()
     first = epoch.claim(folder, sync=False, owner=b"first")
@@ -514,7 +516,11 @@ def test_an_epoch_below_a_newer_one_is_never_taken(
     def late(made: Any, path: Any) -> None:
         if not others:
             others.append(None)
+            link(made, folder / "kept")
             others[:] = [epoch.claim(folder, sync=False, owner=owner) for owner in (b"b", b"c")]
+            assert not Path(made).exists()
+            if not taken_for_a_leftover:
+                link(folder / "kept", made)
         link(made, path)
 
     monkeypatch.setattr(os, "link", late)
@@ -525,6 +531,22 @@ def test_an_epoch_below_a_newer_one_is_never_taken(
     for fenced in (first, *others):
         with pytest.raises(FencedError):
             fenced.check()
+
+
+def test_what_a_kill_in_the_middle_of_a_claim_left_is_removed_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(*_args: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", killed)
+        with pytest.raises(KeyboardInterrupt):
+            epoch.claim(tmp_path, sync=False, owner=b"killed")
+    assert len(list(tmp_path.iterdir())) == 1
+    taken = epoch.claim(tmp_path, sync=False, owner=b"next")
+    assert [path.name for path in tmp_path.iterdir()] == ["1.epoch"]
+    taken.check()
 
 
 async def test_an_opening_that_was_overtaken_while_it_recovered_replays_nothing(
@@ -551,3 +573,30 @@ async def test_an_opening_that_was_overtaken_while_it_recovered_replays_nothing(
     with pytest.raises(FencedError):
         await FolderStore.open(tmp_path / "d", clock=SystemClock())
     assert not replayed
+
+
+async def test_manifests_and_notes_of_compactions_do_not_pile_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SlateDB collected none above the first that it had collected, for ever."""
+    for kind in ("manifest", "compactions"):
+        options = f"garbage_collector_options.{kind}_options"
+        monkeypatch.setitem(slate.COMMON, f"{options}.interval", "100ms")
+        monkeypatch.setitem(slate.COMMON, f"{options}.min_age", "0s")
+    monkeypatch.setitem(slate.COMMON, "compactor_options.checkpoint_lifetime", "1s")
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    for n in range(1, 21):
+        await commit(store, n)
+        await store._applied()
+        await store._rows.flush_memtable()
+
+    def lowest(kind: str) -> int:
+        return min(int(path.stem) for path in (tmp_path / "d/store" / kind).glob(f"*.{kind}"))
+
+    while lowest("manifest") < 20:
+        await asyncio.sleep(0.02)
+    assert await store.get(b"\x01\x0bk1") == b"v1"
+    await store.close()
+    again = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    assert again.head().n == 20
+    await again.close()
