@@ -41,7 +41,7 @@ from penstock.errors import (
 )
 from penstock.log.decision import Decision, Now, StateKey, Step, Timer
 from penstock.log.pages import Tail
-from penstock.store.port import RefusedError, Store
+from penstock.store.port import RefusedError, StoppedError, Store
 
 R = TypeVar("R")
 
@@ -208,6 +208,8 @@ class Committer:
                 await self._open()
         except TimeoutError:
             raise UnavailableError("the store did not open in time", hint="retry later") from None
+        except StoppedError as error:
+            raise _told(error) from error
 
     async def _open(self) -> None:
         store = await self._opener(self._epoch)
@@ -247,12 +249,12 @@ class Committer:
             if store is not self._store:
                 raise UnavailableError("the store was reopened", hint="retry now") from None
             raise
-        except UnavailableError as error:
+        except (UnavailableError, StoppedError) as error:
             if self._finished is not None:
                 raise self._finished from None
             # The handle cannot read any more: only another one can.
             self._lose(store, error)
-            raise
+            raise _told(error) from error
         return result
 
     async def verify(self) -> None:
@@ -387,7 +389,8 @@ class Committer:
             text = str(error) or "the store did not answer in time"
             self._lose(store, UnavailableError(text))
             self._fail(
-                accepted, error if isinstance(error, CorruptError) else UnavailableError(text)
+                accepted,
+                _told(error) if isinstance(error, CorruptError) else UnavailableError(text),
             )
         else:
             self._apply(tick, len(record))
@@ -419,7 +422,7 @@ class Committer:
                     decision = step.decide(submit, now)
                     submit.add(decision)
                     replies.append(decision.reply)
-            except (FencedError, UnavailableError):
+            except (FencedError, UnavailableError, StoppedError):
                 raise  # the store's, not the request's
             except Exception as error:
                 # It may have been refused because of what this tick writes: C1 holds for it too.
@@ -534,6 +537,11 @@ class Committer:
                     await store.close()
             except TimeoutError:
                 await store.abandon()  # everything acknowledged is durable without it
+
+
+def _told(error: PenstockError) -> PenstockError:
+    """What callers hear: one of the six kinds, as they cannot do more about a lost handle."""
+    return CorruptError(str(error)) if isinstance(error, StoppedError) else error
 
 
 def _too_slow() -> UnavailableError:

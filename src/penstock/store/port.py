@@ -7,8 +7,9 @@ Contract     Reads show durable commits only, and each call shows one consistent
 Errors       `RefusedError` from `commit`: nothing was changed and the handle goes on. Any other
              UnavailableError from it is an unknown outcome, after which the handle must be dropped
              and the location opened again. FencedError: this handle is finished, for good.
-             CorruptError: stored bytes are not what was written. `commit` has no deadline of its
-             own: the caller's (broker/commit.py) is the one deadline.
+             CorruptError: stored bytes are not what was written; if it is a `StoppedError`, the
+             handle cannot read any more either. `commit` has no deadline of its own: the caller's
+             (broker/commit.py) is the one deadline.
 Epochs       Opening takes the next epoch and thereby fences every earlier handle. A fenced handle
              acknowledges nothing: `commit` checks the epoch after the batch is durable and before
              it returns, `verify` does the same for reads.
@@ -23,7 +24,7 @@ from typing import Protocol
 
 import msgspec
 
-from penstock.errors import UnavailableError
+from penstock.errors import CorruptError, UnavailableError
 
 Key = bytes
 Row = tuple[bytes, bytes]
@@ -43,6 +44,11 @@ class RefusedError(UnavailableError):
     """The commit did not happen and the store is as before; the same handle goes on."""
 
     hint = "retry later; nothing was written"
+
+
+class StoppedError(CorruptError):
+    """What stands behind the handle ended by a failure of its own, over damaged bytes or a bug:
+    this handle answers nothing more, another one may."""
 
 
 class Reader(Protocol):

@@ -7,7 +7,7 @@ Contract     `SlateRows` is an open database: get, floor, scan, write, flush, ch
 Errors       Transaction -> ConflictError, Closed(fenced) -> FencedError, Unavailable ->
              UnavailableError, Data -> CorruptError, Invalid and Closed(clean) -> InvalidError.
              Closed(panic) and Internal are bugs, or bytes that the engine did not check: they
-             become CorruptError too, because the handle is lost and nothing else is safe to say.
+             become StoppedError, because the handle is lost and nothing else is safe to say.
 Traps        Unknown settings are ignored silently, so every setting is read back. Object paths
              are percent-encoded (twice), so a folder whose name has other than plain characters
              is reached through /proc/self/fd. After a fork the runtime's threads are gone and
@@ -39,7 +39,7 @@ from penstock.errors import (
 )
 from penstock.store import fastbytes
 from penstock.store.arenas import limit_arenas
-from penstock.store.port import Row
+from penstock.store.port import Row, StoppedError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -95,7 +95,7 @@ def translate(error: Exception) -> PenstockError:
                 return FencedError(f"another writer opened the store: {text}")
             if error.reason == engine.CloseReason.CLEAN:
                 return InvalidError("the store is closed")
-            return CorruptError(f"the store stopped: {text}")
+            return StoppedError(f"the store stopped: {text}")
         case engine.Error.Transaction():
             return ConflictError(text)
         case engine.Error.Unavailable():
@@ -105,7 +105,7 @@ def translate(error: Exception) -> PenstockError:
         case engine.Error.Data():
             return CorruptError(text)
         case _:
-            return CorruptError(f"the store failed: {text}")
+            return StoppedError(f"the store failed: {text}")
 
 
 @contextlib.contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -26,6 +27,7 @@ from penstock.store.memory import (
     Refuse,
     Stall,
 )
+from penstock.store.port import StoppedError
 from unit.broker.driver import StepClock
 
 COUNT = ("count", 0)
@@ -615,6 +617,37 @@ async def test_a_handle_that_cannot_read_any_more_is_replaced_without_a_write() 
         await shown_count(world)
     await world.settle()
     assert world.committer.health.reopened == 1
+    assert await shown_count(world) == 1
+
+
+@pytest.mark.parametrize("call", ["read", "write", "look"])
+async def test_a_handle_whose_engine_ended_is_replaced_whoever_finds_it_so(
+    monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Damage to what was asked for is not that: everybody else goes on with the handle."""
+    world = await make_world()
+    await world.committer.submit(add(1))
+    world.committer.states.clear()
+    ended = True
+
+    async def get(self: MemoryStore, key: bytes) -> bytes | None:
+        raise StoppedError("panicked") if ended else CorruptError("a row is damaged")
+
+    monkeypatch.setattr(MemoryStore, "get", get)
+    look = Step(lambda view, now: Decision(), load_count)
+    calls: dict[str, Callable[[], Awaitable[object]]] = {
+        "read": lambda: shown_count(world),
+        "write": lambda: world.committer.submit(add(1)),
+        "look": lambda: world.committer.submit(look),
+    }
+    for reopened in (1, 1):
+        with pytest.raises(CorruptError) as raised:
+            await calls[call]()
+        assert type(raised.value) is CorruptError
+        await world.settle()
+        assert world.committer.health.reopened == reopened
+        ended = False
+    monkeypatch.undo()
     assert await shown_count(world) == 1
 
 

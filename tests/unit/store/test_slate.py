@@ -20,6 +20,7 @@ from penstock.errors import (
 )
 from penstock.store.folder import FolderStore
 from penstock.store.location import folder_of, open_store
+from penstock.store.port import StoppedError
 from penstock.store.slate import COMMON, make_settings, translate
 
 
@@ -35,11 +36,11 @@ def test_a_setting_that_slatedb_does_not_know_is_a_bug_and_not_ignored() -> None
         (engine.Error.Transaction("x"), ConflictError),
         (engine.Error.Closed(engine.CloseReason.FENCED, "x"), FencedError),
         (engine.Error.Closed(engine.CloseReason.CLEAN, "x"), InvalidError),
-        (engine.Error.Closed(engine.CloseReason.PANIC, "x"), CorruptError),
+        (engine.Error.Closed(engine.CloseReason.PANIC, "x"), StoppedError),
         (engine.Error.Unavailable("x"), UnavailableError),
         (engine.Error.Invalid("x"), InvalidError),
         (engine.Error.Data("x"), CorruptError),
-        (engine.Error.Internal("x"), CorruptError),
+        (engine.Error.Internal("x"), StoppedError),
     ],
 )
 def test_every_error_of_the_engine_has_one_meaning(
