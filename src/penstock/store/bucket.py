@@ -14,10 +14,9 @@ Chain        One row per commit, beside the head row, in the commit itself. Open
              they are dense and linked, from the oldest that the head row speaks of: a WAL object
              that is missing or empty in the middle is otherwise read as "nothing there". Rows
              that SlateDB has in SSTs are pruned, but for the newest of those.
-Limits       If the newest WAL objects vanish from the bucket, nothing that is left speaks of
-             them. An SST that is shorter than it was is read again and again by SlateDB, so that
-             it ends in an UnavailableError at the deadline and not in a CorruptError: a bucket
-             replaces objects as a whole, and there is no call here that asks for their size.
+Tables       Measured before SlateDB opens them (tables.py), also when a handle was lost over one
+             that was cut meanwhile and the location is opened again.
+Limit        If the newest WAL objects vanish from the bucket, nothing that is left speaks of them.
 """
 
 from __future__ import annotations
@@ -25,6 +24,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
+from functools import partial
 
 import xxhash
 
@@ -52,8 +52,10 @@ from penstock.store.slate import (
     SlateRows,
     make_settings,
     read_row,
+    tables_of,
     writer_epoch,
 )
+from penstock.store.tables import Require
 
 #: An epoch that was read this long ago still counts.
 EPOCH_SECONDS = 1.0
@@ -89,6 +91,7 @@ class BucketStore:
         after: int | None = None,
         create: bool = True,
         owner: bytes = b"",
+        require_tables: Require | None = None,
     ) -> BucketStore:
         before = await writer_epoch(place)
         if not create and before == 0:
@@ -100,6 +103,12 @@ class BucketStore:
             if not _is_opened_by(opened, owner):
                 place.release()
                 raise FencedError(f"another process took over epoch {after}")
+        if require_tables is not None:
+            try:
+                await require_tables(partial(tables_of, place))
+            except BaseException:
+                place.release()
+                raise
         try:
             return await cls._open(place, before, clock=clock, after=after, owner=owner)
         except FencedError as error:

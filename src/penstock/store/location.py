@@ -16,6 +16,7 @@ import contextlib
 import os
 import re
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -26,6 +27,7 @@ from penstock.store.folder import Durability, FolderStore
 from penstock.store.port import Store
 from penstock.store.reach import reach
 from penstock.store.slate import Place, writer_epoch
+from penstock.store.tables import Require, require_in_bucket
 
 #: Everything of a store in a bucket lies under this name, beside payloads and tables.
 STORE = "store"
@@ -129,7 +131,12 @@ async def open_store(
         place = bucket_place(location)
         try:
             return await BucketStore.open(
-                place, clock=clock, after=after, create=create, owner=owner
+                place,
+                clock=clock,
+                after=after,
+                create=create,
+                owner=owner,
+                require_tables=bucket_tables(location),
             )
         except OSError as error:
             raise UnavailableError(f"{location}: {error}") from error
@@ -143,6 +150,14 @@ def bucket_place(location: str) -> Place:
         return Place(location, STORE)
     bucket, prefix = bucket_of(location)
     return Place(bucket, f"{prefix}{STORE}")
+
+
+def bucket_tables(location: str) -> Require | None:
+    """Who looks after its tables; nobody in memory, where none is cut."""
+    if location.startswith("memory://"):
+        return None
+    bucket, prefix = bucket_of(location)
+    return partial(require_in_bucket, bucket, f"{prefix}{STORE}")
 
 
 async def reach_bucket(location: str) -> None:
@@ -171,4 +186,9 @@ def bucket_of(location: str) -> tuple[str, str]:
     bucket, _, prefix = rest.rstrip("/").partition("/")
     if not bucket:
         raise InvalidError(f"{location!r} names no bucket", hint=f"{scheme}://bucket/prefix")
+    if not {"", ".", ".."}.isdisjoint(prefix.strip("/").split("/") if prefix else ()):
+        raise InvalidError(
+            f"{location!r}: a prefix with an empty part, or with . or ..",
+            hint="objects have names and no folders that one could go up from",
+        )
     return f"{scheme}://{bucket}", f"{prefix}/" if prefix else ""

@@ -15,7 +15,7 @@ Order        Claim the epoch, look after SlateDB's manifests, open SlateDB (whic
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from penstock.store.epoch import Epoch, claim
 from penstock.store.journal import Journal
 from penstock.store.recovery import Recovered, recover
 from penstock.store.slate import COMMON, Place, SlateRows, make_settings, tables_of
+from penstock.store.tables import require_in_folder
 
 R = TypeVar("R")
 
@@ -66,7 +67,7 @@ class Opening:
         # Before it is opened: the engine may read a table that was cut, again and again, and then
         # nothing answers in time. And once more afterwards, for opening writes a manifest.
         try:
-            await self._step(partial(check_tables, await tables_of(place), folder))
+            await require_in_folder(folder / "store", partial(tables_of, place), run=self._step)
         except BaseException:
             place.release()
             raise
@@ -74,8 +75,7 @@ class Opening:
             place, _settings(slow_sync=not self.synced), durable_only=False
         )
         await _check_epoch(rows, fenced)
-        tables = await rows.tables()
-        await self._step(partial(check_tables, tables, folder))
+        await require_in_folder(folder / "store", rows.tables, run=self._step)
         stored = await _stored_head(rows)
         self.recovered = await self._step(partial(recover, folder / "journal", stored))
         # Whoever takes over from here on reads the journal later than we did, and opens SlateDB
@@ -207,18 +207,6 @@ async def _check_epoch(rows: SlateRows, fenced: int) -> None:
     epoch, _ = await rows.manifest()
     if epoch <= fenced:
         raise CorruptError(f"the store was opened with epoch {epoch}, {fenced} was there already")
-
-
-def check_tables(tables: Mapping[str, int], folder: Path) -> None:
-    """Demand the SSTs in full length: SlateDB would retry reading behind a file's end for ever."""
-    for name, least_bytes in tables.items():
-        path = folder / "store" / "compacted" / f"{name}.sst"
-        try:
-            size = path.stat().st_size
-        except FileNotFoundError:
-            raise CorruptError(f"{path}: a table of the store is missing") from None
-        if size < least_bytes:
-            raise CorruptError(f"{path}: {size} bytes long, at least {least_bytes} were written")
 
 
 async def _stored_head(rows: SlateRows) -> ChainRecord | None:

@@ -5,7 +5,8 @@ Contract     `open_reader(location, checkpoint_id)` needs no broker and disturbs
              kept, whatever is written, merged or removed meanwhile. The broker makes checkpoints,
              renews and drops them (port.py).
 Errors       NotFoundError: there is no such location, or the checkpoint has expired or was dropped,
-             maybe while it was read. CorruptError: a table is missing, short or damaged.
+             maybe while it was read. CorruptError: a table is missing, short or damaged; in a
+             bucket that it is short is found when it cannot be read, after some ten seconds.
              InvalidError for memory://, which other processes cannot see. A bucket that does not
              answer this process is told within OPEN_SECONDS (reach.py).
 Not here     what the rows mean, and their own checksums: log/columns.py.
@@ -14,14 +15,21 @@ Not here     what the rows mean, and their own checksums: log/columns.py.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 from penstock.errors import CorruptError, InvalidError, NotFoundError, UnavailableError
 from penstock.store.folder import require_location
-from penstock.store.location import bucket_place, folder_of, nothing_written, reach_bucket
-from penstock.store.opening import check_tables
+from penstock.store.location import (
+    bucket_place,
+    bucket_tables,
+    folder_of,
+    nothing_written,
+    reach_bucket,
+)
 from penstock.store.port import Reader
 from penstock.store.slate import Place, SlateReader, writer_epoch
+from penstock.store.tables import require_in_folder
 
 #: SlateDB itself would wait for a bucket for ever.
 OPEN_SECONDS = 60.0
@@ -44,9 +52,12 @@ async def open_reader(location: str, checkpoint_id: str) -> Reader:
 
 async def _open_folder(folder: Path, checkpoint_id: str) -> Reader:
     require_location(folder)
-    reader = await SlateReader.open(Place.folder(folder / "store"), checkpoint_id)
+    store = folder / "store"
+    reader = await SlateReader.open(
+        Place.folder(store), checkpoint_id, partial(require_in_folder, store)
+    )
     try:
-        check_tables(await reader.tables(), folder)
+        await reader.require_tables()
     except CorruptError as error:
         judged = await reader.judged(error)
         await reader.close()
@@ -59,7 +70,7 @@ async def _open_bucket(location: str, checkpoint_id: str) -> Reader:
     place = bucket_place(location)
     try:
         async with asyncio.timeout(OPEN_SECONDS):
-            return await SlateReader.open(place, checkpoint_id)
+            return await SlateReader.open(place, checkpoint_id, bucket_tables(location))
     except TimeoutError:
         raise UnavailableError(
             f"{location}: did not open within {OPEN_SECONDS:.0f} seconds"

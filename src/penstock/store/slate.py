@@ -40,6 +40,7 @@ from penstock.errors import (
 from penstock.store import fastbytes
 from penstock.store.arenas import limit_arenas
 from penstock.store.port import Row, StoppedError
+from penstock.store.tables import Require
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -419,12 +420,21 @@ class SlateReader(_Reads):
     read_ahead_bytes = 4 << 20
     fetch_tasks = 2
 
-    def __init__(self, place: Place, db: engine.DbReader, checkpoint: engine.Checkpoint) -> None:
+    def __init__(
+        self,
+        place: Place,
+        db: engine.DbReader,
+        checkpoint: engine.Checkpoint,
+        require: Require | None,
+    ) -> None:
         super().__init__(place, db, durable_only=False)
         self._checkpoint = checkpoint
+        self._require = require
 
     @classmethod
-    async def open(cls, place: Place, checkpoint_id: str) -> SlateReader:
+    async def open(
+        cls, place: Place, checkpoint_id: str, require: Require | None = None
+    ) -> SlateReader:
         builder = engine.DbReaderBuilder(place.path, place.objects)
         admin = engine.AdminBuilder(place.path, place.objects).build()
         builder.with_options(
@@ -446,15 +456,19 @@ class SlateReader(_Reads):
                 raise _expired(checkpoint_id)
             builder.with_reader_mode(engine.ReaderMode.CHECKPOINT(found.id))
             try:
-                return cls(place, await builder.build(), found)
+                return cls(place, await builder.build(), found, require)
             except engine.Error:  # dropped in between?
                 if await _find_checkpoint(admin, checkpoint_id) is None:
                     raise _expired(checkpoint_id) from None
                 raise
 
-    async def tables(self) -> dict[str, int]:
-        """The SSTs that the checkpoint names, and how many bytes each must have at least."""
+    async def require_tables(self) -> None:
+        """Demand the SSTs of the checkpoint in full length."""
         self._check()
+        if self._require is not None:
+            await self._require(self._tables)
+
+    async def _tables(self) -> dict[str, int]:
         with translated():
             manifest = await self._admin.read_manifest(self._checkpoint.manifest_id)
         if manifest is None:
@@ -484,13 +498,18 @@ class SlateReader(_Reads):
             raise await self.judged(error) from error
 
     async def judged(self, error: PenstockError) -> PenstockError:
-        """What to raise: a table that is missing because the checkpoint is gone is not damage."""
-        # Where that cannot be told either, what was raised first says more; this one would be
-        # asked for ever.
-        with contextlib.suppress(engine.Error, fastbytes.InternalError, TimeoutError):
+        """What to raise: a table that is missing because the checkpoint is gone is not damage, and
+        one that was cut is not a store that is slow."""
+        try:
             async with asyncio.timeout(JUDGE_SECONDS):
                 if await _find_checkpoint(self._admin, self._checkpoint.id) is None:
                     return _expired(self._checkpoint.id)
+                if isinstance(error, UnavailableError):  # the end of a cut one is asked for again
+                    await self.require_tables()
+        except CorruptError as damage:
+            return damage
+        except (engine.Error, fastbytes.InternalError, TimeoutError, OSError, UnavailableError):
+            pass  # what was raised first says more; this one would be asked for ever
         return error
 
     async def close(self) -> None:

@@ -1,16 +1,20 @@
-"""The bucket store: openings that fail half-way, and rows that must not pile up."""
+"""The bucket store: openings that fail half-way, rows that must not pile up, tables cut short."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Collection, Iterator
 from typing import Any
 
+import boto3
 import pytest
 
+from conformance.factories import BUCKET, bucket_server
 from penstock.clock import SystemClock
 from penstock.codec.chain import ChainRecord
 from penstock.codec.keys import CHAIN_HEAD, chain_key, prefix_end
-from penstock.errors import FencedError, NotFoundError, UnavailableError
-from penstock.store import bucket
+from penstock.errors import CorruptError, FencedError, NotFoundError, UnavailableError
+from penstock.store import bucket, tables
 from penstock.store.bucket import BucketStore
 from penstock.store.location import open_store
 from penstock.store.slate import SlateRows
@@ -147,3 +151,75 @@ async def test_an_opening_that_nobody_finished_takes_nothing_from_the_owner(
         await open_store(location, clock=SystemClock(), after=store.epoch)
     for handle in (store, again):
         await handle.close()
+
+
+# -- tables that are not what was written
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[None]:
+    with bucket_server():
+        yield
+
+
+def tables_below(prefix: str) -> list[Any]:
+    found = boto3.resource("s3", endpoint_url=os.environ["AWS_ENDPOINT"]).Bucket(BUCKET)
+    return list(found.objects.filter(Prefix=f"{prefix}/store/compacted/"))
+
+
+async def with_a_table(location: str) -> None:
+    store = await open_store(location, clock=SystemClock())
+    assert isinstance(store, BucketStore)
+    await store.commit(1, [(b"\x01\x0bk", b"v")], time_ms=1, epoch=store.epoch)
+    await store._rows.flush_memtable()
+    await store.close()
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "plain/deep", "/lead", "with space", "ünï", "per%20cent", "a#b?c", "br{a}ce~*"]
+)
+async def test_tables_are_found_whatever_the_prefix_is(server: None, prefix: str) -> None:
+    location = f"s3://{BUCKET}/{prefix}".rstrip("/")
+    await with_a_table(location)
+    again = await open_store(location, clock=SystemClock())
+    assert await again.get(b"\x01\x0bk") == b"v"
+    await again.close()
+
+
+@pytest.mark.parametrize("kind", ["half", "empty", "missing"])
+async def test_a_table_that_was_cut_is_corrupt_and_not_a_slow_bucket(
+    server: None, kind: str
+) -> None:
+    location = f"s3://{BUCKET}/cut-{kind}"
+    await with_a_table(location)
+    (table,) = tables_below(f"cut-{kind}")
+    data = table.get()["Body"].read()
+    if kind == "missing":
+        table.delete()
+    else:
+        table.put(Body=data[: len(data) // 2] if kind == "half" else b"")
+    with pytest.raises(CorruptError, match="is missing" if kind == "missing" else "at least"):
+        await open_store(location, clock=SystemClock())
+    table.put(Body=data)
+    again = await open_store(location, clock=SystemClock())
+    assert await again.get(b"\x01\x0bk") == b"v"
+    await again.close()
+
+
+async def test_a_table_that_a_compaction_took_meanwhile_is_no_damage() -> None:
+    """The manifest was read before, and the place looked at behind the collector."""
+    manifests = [{"old": 10}, {"new": 20}, {"new": 20}]
+    asked: list[list[str]] = []
+
+    async def named() -> dict[str, int]:
+        return manifests.pop(0)
+
+    async def look(names: Collection[str]) -> dict[str, int]:
+        asked.append(list(names))
+        return {"new": 20}
+
+    await tables._require("here", named, look)
+    assert asked == [["old"], ["new"]]
+    manifests[:] = [{"old": 10}, {"old": 10}]
+    with pytest.raises(CorruptError, match=r"here/compacted/old\.sst: a table"):
+        await tables._require("here", named, look)

@@ -101,7 +101,10 @@ def test_a_location_names_a_folder_or_something_else(location: str, folder: Path
     assert folder_of(location) == folder
 
 
-@pytest.mark.parametrize("location", ["", "ftp://x/y", "s3://", "file://host/x", "a\0b"])
+@pytest.mark.parametrize(
+    "location",
+    ["", "ftp://x/y", "s3://", "s3://b/../x", "s3://b/x//y", "s3://b/.", "file://host/x", "a\0b"],
+)
 async def test_a_string_that_is_no_location_is_refused(location: str) -> None:
     with pytest.raises(InvalidError):
         await open_store(location, clock=SystemClock())
