@@ -24,6 +24,7 @@ import re
 from pathlib import Path
 
 from penstock.errors import UnavailableError
+from penstock.store import disk
 
 PLACE = "broker"
 _LOCK = re.compile(r"(\d+)\.lock")
@@ -72,7 +73,8 @@ class FolderLock:
         """Take the highest term if it is free; with `over`, make the term after that one."""
         self.folder = folder
         try:
-            (folder / PLACE).mkdir(parents=True, exist_ok=True)
+            # The location itself is made here, before its store is: it must survive a power cut.
+            disk.make_folder(folder / PLACE, sync=True)
             self.term, self._descriptor = _take(folder, over)
             try:
                 self.note(serves=serves)

@@ -29,6 +29,15 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
+def make_folder(path: Path, *, sync: bool) -> None:
+    """With all that are missing above it; their names are durable."""
+    made = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    if sync:
+        for folder in made:
+            sync_folder(folder.parent)
+
+
 class InPlaceError(OSError):
     """The new file is in its place, but nobody knows whether it will be after a power cut."""
 

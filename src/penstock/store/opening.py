@@ -167,7 +167,7 @@ def _prepare_folder(folder: Path, *, sync: bool) -> bool:
     """Make the folders; True when what SlateDB writes there needs no sync of ours."""
     if folder.exists() and not folder.is_dir():
         raise InvalidError(f"{folder} is a file", hint="name a folder")
-    (folder / "journal").mkdir(parents=True, exist_ok=True)
+    disk.make_folder(folder / "journal", sync=sync)
     (folder / "store").mkdir(exist_ok=True)
     if not sync:
         return True

@@ -14,7 +14,7 @@ from penstock.clock import SystemClock
 from penstock.codec.chain import ChainRecord
 from penstock.codec.keys import CHAIN_HEAD, chain_key, prefix_end
 from penstock.errors import CorruptError, FencedError, NotFoundError, UnavailableError
-from penstock.store import bucket, tables
+from penstock.store import bucket, slate, tables
 from penstock.store.bucket import BucketStore
 from penstock.store.location import open_store
 from penstock.store.slate import SlateRows
@@ -66,6 +66,30 @@ async def test_chain_rows_are_pruned_by_writing_alone(monkeypatch: pytest.Monkey
     again = await open_store("memory://bucket-prune", clock=SystemClock())
     assert again.head().n == 40
     await again.close()
+
+
+async def test_reads_show_a_commit_only_when_it_is_durable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(slate.COMMON, "flush_interval", "1000s")  # nothing goes by itself
+    store = await open_store("memory://bucket-seen", clock=SystemClock())
+    assert isinstance(store, BucketStore)
+    flush = SlateRows.flush_wal
+    seen: list[bytes | None] = []
+
+    async def late(rows: SlateRows) -> None:
+        for _ in range(2):
+            seen.append(await store.get(b"\x01\x0bk"))
+            seen.extend(
+                [value async for part in store.scan(b"\x01\x0b", b"\x01\x0c") for _, value in part]
+            )
+        await flush(rows)
+        seen.append(await store.get(b"\x01\x0bk"))
+
+    monkeypatch.setattr(SlateRows, "flush_wal", late)
+    await store.commit(1, [(b"\x01\x0bk", b"v")], time_ms=1, epoch=store.epoch)
+    assert seen == [None, None, b"v"]
+    await store.close()
 
 
 async def lost(*_args: object, **_options: object) -> None:

@@ -88,6 +88,28 @@ async def test_a_copied_location_is_made_synchronous_again(tmp_path: Path) -> No
     await store.close()
 
 
+@pytest.mark.parametrize("what", ["store", "location"])
+@pytest.mark.parametrize("deep", ["d", "a/b/d"])
+async def test_the_name_of_every_folder_that_is_made_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deep: str, what: str
+) -> None:
+    synced: list[Path] = []
+    sync_folder = disk.sync_folder
+
+    def told(path: Path) -> None:
+        sync_folder(path)
+        synced.append(path)
+
+    monkeypatch.setattr(disk, "sync_folder", told)
+    if what == "store":
+        opened: Any = await FolderStore.open(tmp_path / deep, clock=SystemClock())
+    else:
+        opened = await penstock.aio.open(tmp_path / deep)
+    parents = (tmp_path / deep).parents
+    assert {tmp_path / deep, *parents[: len(Path(deep).parts)]} <= set(synced)
+    await opened.close()
+
+
 def test_changing_the_directory_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -210,6 +210,23 @@ async def test_going_back_takes_no_number_away_and_fences_the_engine_that_still_
     await assert_rows(await openings.open(), 10)
 
 
+async def test_a_manifest_is_trusted_only_when_a_sync_has_covered_it(
+    openings: Openings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await openings.open()
+    await commit(store, 1, flush=True)
+    newest = int(names(openings.folder, "manifest")[-1].split(".")[0])
+    trusted: list[bool] = []
+
+    def told(path: Path) -> None:
+        trusted.append(newest in guard._read(openings.folder))
+
+    monkeypatch.setattr("penstock.store.disk.sync_file_system", told)
+    await store._thread.run(store._watch_once)
+    assert trusted == [False]
+    assert newest in guard._read(openings.folder)
+
+
 async def test_an_engine_whose_opening_nobody_saw_is_fenced_too(
     openings: Openings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
