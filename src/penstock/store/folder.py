@@ -42,7 +42,7 @@ from penstock.errors import (
     PenstockError,
     UnavailableError,
 )
-from penstock.store import disk
+from penstock.store import disk, guard
 from penstock.store.journal import Journal
 from penstock.store.opening import Opening, watch_once
 from penstock.store.port import Head, RefusedError, Row, Writes
@@ -63,8 +63,10 @@ OPENINGS = 2
 CLOSE_SECONDS = 30.0
 #: How soon a new manifest is known, at the latest.
 WATCH_SECONDS = 0.25
-#: Where folders cannot be made synchronous, the file system is synced this often.
+#: Where folders cannot be made synchronous, the file system is synced this often,
 SYNC_SECONDS = 10.0
+#: and a manifest that is not needed any more is removed when it is so old: somebody may read it.
+COLLECT_SECONDS = 60.0
 
 
 def require_location(folder: Path) -> None:
@@ -331,6 +333,20 @@ class FolderStore:
             await self._clock.sleep(SYNC_SECONDS)
             with contextlib.suppress(OSError):
                 await self._thread.run(partial(disk.sync_file_system, self._folder))
+            with contextlib.suppress(OSError, PenstockError):
+                await self._collect()
+
+    async def _collect(self) -> None:
+        """What SlateDB's collector does elsewhere (guard.py). Not when overtaken: what is trusted
+        is our successor's business."""
+        pinned = await self._rows.pinned_manifests()
+        before = self._clock.wall_ms() / 1000 - COLLECT_SECONDS
+
+        def collect() -> None:
+            self._journal.epoch.check()
+            guard.collect(self._folder, pinned=pinned, before=before)
+
+        await self._thread.run(collect)
 
     # -- checkpoints
 

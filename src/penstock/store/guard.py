@@ -21,6 +21,8 @@ No sync      Where folders cannot be synchronous, `distrust` goes back to the ma
              what the compactor is doing: it gets an empty one on top. The garbage collector's notes
              of how far it came (gc/*.boundary, a decimal number) may be torn as well: SlateDB
              refuses a torn one, and makes do without.
+             For that to work SlateDB's collector stays off those files (opening.py), and `collect`
+             does what it would do: manifests and lists of compactions older than what is trusted.
 File         journal/E.manifests, the highest epoch's counts: no process writes over another one's.
              Magic "PENSTKM1" (8) | { id (u64) | xxh3_64 of the file (u64) } | checksum (u64,
              xxh3_64 of what is before); little-endian
@@ -32,7 +34,7 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import xxhash
@@ -132,6 +134,19 @@ def watch(
     for (older,) in numbers(folder / "journal", _LIST):
         if older < epoch:
             _list_path(folder, older).unlink(missing_ok=True)
+
+
+def collect(folder: Path, *, pinned: Collection[int], before: float) -> None:
+    """Without synchronous folders: remove what lies below the manifest that is trusted and was
+    written `before` (seconds of the epoch), but for manifests that checkpoints have pinned."""
+    trusted = max(_read(folder), default=0)
+    store = folder / "store"
+    compactions = _newest_number(store / "compactions") or 0
+    for kind, end, kept in (("manifest", trusted, pinned), ("compactions", compactions, ())):
+        for path in (store / kind).glob(f"*.{kind}"):
+            number = int(path.stem) if path.stem.isdecimal() else end
+            if number < end and number not in kept and path.stat().st_mtime < before:
+                path.unlink(missing_ok=True)
 
 
 def _list_path(folder: Path, epoch: int) -> Path:

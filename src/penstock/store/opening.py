@@ -191,7 +191,7 @@ def _settings(*, slow_sync: bool) -> Any:
     collects nothing above it, so manifests would pile up. Nothing here rests on those files: what
     is acknowledged is decided by the journal's epoch, and a manifest under a lower number is never
     the newest. With syncfs they stay: there the manifest that an opening would go back to must not
-    be collected before a newer one is trusted.
+    be collected before a newer one is trusted, so we collect (guard.py).
     """
     if not slow_sync:
         boundary = {"garbage_collector_options.boundary_files_enabled": False}

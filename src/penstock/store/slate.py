@@ -9,7 +9,7 @@ Errors       Transaction -> ConflictError, Closed(fenced) -> FencedError, Unavai
              Closed(panic) and Internal are bugs, or bytes that the engine did not check: they
              become StoppedError, because the handle is lost and nothing else is safe to say.
 Traps        Unknown settings are ignored silently, so every setting is read back. Object paths
-             are percent-encoded (twice), so a folder whose name has other than plain characters
+             are percent-encoded (twice), dots in them too, so a folder whose path is not plain
              is reached through /proc/self/fd. After a fork the runtime's threads are gone and
              every call hangs, so a handle refuses to work in another process than its own.
 """
@@ -163,7 +163,7 @@ class Place:
     @classmethod
     def folder(cls, folder: Path) -> Place:
         absolute = str(folder.absolute())
-        if _PLAIN.fullmatch(absolute) and "//" not in absolute:
+        if _PLAIN.fullmatch(absolute) and "//" not in absolute and ".." not in folder.parts:
             return cls("file:///", absolute[1:])
         if not os.path.isdir("/proc/self/fd"):
             raise InvalidError(f"{absolute}: the folder's name has characters that cannot be used")
@@ -376,6 +376,11 @@ class SlateRows(_Reads):
     async def drop_checkpoint(self, checkpoint_id: str) -> None:
         await self._require_checkpoint(checkpoint_id)
         await self._admin.delete_checkpoint(checkpoint_id)
+
+    @_guarded
+    async def pinned_manifests(self) -> set[int]:
+        """The manifests that checkpoints refer to."""
+        return {found.manifest_id for found in await self._admin.list_checkpoints(None)}
 
     async def _require_checkpoint(self, checkpoint_id: str) -> None:
         if await _find_checkpoint(self._admin, checkpoint_id) is None:

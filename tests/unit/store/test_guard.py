@@ -14,9 +14,11 @@ import slatedb.uniffi as engine
 
 import penstock
 from penstock.clock import SystemClock
-from penstock.errors import CorruptError, FencedError
+from penstock.errors import CorruptError, FencedError, UnavailableError
 from penstock.store import disk, enginefiles, guard, opening
+from penstock.store import folder as folderstore
 from penstock.store.folder import FolderStore
+from penstock.store.reader import open_reader
 from penstock.store.slate import Place, SlateRows
 
 
@@ -301,6 +303,55 @@ async def test_a_checkpoint_outlives_going_back(openings: Openings) -> None:
     third = await openings.open()
     await third.renew_checkpoint(made, lifetime_ms=60_000)
     await assert_rows(third, 4)
+
+
+async def test_without_synchronous_folders_manifests_below_the_trusted_one_are_collected(
+    openings: Openings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folderstore, "COLLECT_SECONDS", -1.0)
+    store = await openings.open()
+    await commit(store, 1, 2, 3, flush=True)
+    pinned = await store.checkpoint(lifetime_ms=3_600_000)
+    await commit(store, 4, flush=True)
+    await store._thread.run(store._watch_once)
+    await commit(store, 5, 6, flush=True)
+    await store._collect()
+    (trusted,) = guard._read(openings.folder)
+    # What no sync covered yet stays, and the one that would be gone back to from there.
+    assert int(names(openings.folder, "manifest")[-1].split(".")[0]) > trusted
+    assert f"{trusted:020d}.manifest" in names(openings.folder, "manifest")
+    assert trusted not in await store._rows.pinned_manifests()
+    await store._thread.run(store._watch_once)
+    await store._collect()
+    (trusted,) = guard._read(openings.folder)
+    (kept,) = await store._rows.pinned_manifests()
+    assert names(openings.folder, "manifest") == [f"{n:020d}.manifest" for n in (kept, trusted)]
+    assert len(names(openings.folder, "compactions")) == 1
+    reader = await open_reader(str(openings.folder), pinned)
+    assert await reader.get(b"\x01\x0bk3") == b"v3"
+    assert await reader.get(b"\x01\x0bk4") is None
+    await reader.close()
+    await store.abandon()
+    await assert_rows(await openings.open(), 6)
+
+
+async def test_what_is_young_is_not_collected_and_nothing_by_who_was_overtaken(
+    openings: Openings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await openings.open()
+    await commit(store, 1, 2, 3, flush=True)
+    await store._thread.run(store._watch_once)
+    there = names(openings.folder, "manifest")
+    assert len(there) > 3
+    await store._collect()
+    assert names(openings.folder, "manifest") == there
+    monkeypatch.setattr(folderstore, "COLLECT_SECONDS", -1.0)
+    new = await openings.open()
+    there = names(openings.folder, "manifest")
+    with pytest.raises((FencedError, UnavailableError)):
+        await store._collect()
+    assert names(openings.folder, "manifest") == there
+    await assert_rows(new, 3)
 
 
 async def test_an_overtaken_process_does_not_take_the_newcomers_note_away(

@@ -69,6 +69,18 @@ async def test_any_folder_name_works_and_nothing_is_written_beside_it(
     assert sorted(path.name for path in folder.iterdir()) == ["journal", "store"]
 
 
+async def test_a_path_with_dots_is_the_folder_that_the_system_means(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    store = await FolderStore.open(tmp_path / "a" / ".." / "d", clock=SystemClock())
+    await store.commit(1, [(b"\x01\x0bk", b"v")], time_ms=1, epoch=store.epoch)
+    await store.checkpoint(lifetime_ms=60_000)
+    await store.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "d"]
+    again = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    assert await again.get(b"\x01\x0bk") == b"v"
+    await again.close()
+
+
 async def test_durability_os_says_loudly_what_it_gives_up(tmp_path: Path) -> None:
     with pytest.warns(RuntimeWarning, match="power cut loses acknowledged data"):
         store = await FolderStore.open(tmp_path / "d", clock=SystemClock(), durability="os")
