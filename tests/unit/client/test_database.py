@@ -6,6 +6,7 @@ import itertools
 import os
 import pickle
 import random
+import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -150,6 +151,27 @@ def test_any_other_name_is_a_stream_of_its_own(shared_db: penstock.Database, nam
     db.stream(name).write(name.encode())
     db.stream(name + "2" if len(name) < 255 else "other").write(b"other")
     assert [m and m.data for m in db.stream(name).read(0, 10)] == [name.encode()]
+
+
+def test_nothing_that_a_user_names_becomes_part_of_a_path(tmp_path: Path) -> None:
+    """Whatever it is called, and however large it is: files have numbers, and names of ours."""
+    name = "../../mark/mark\0mark"
+    with penstock.open(tmp_path / "d") as db:
+        stream = db.stream(name)
+        stream.write_many([(name, b"x" * 2_000_000)] * 3, producer=name, sequence=1)
+        stream.group(name).create()
+        db.create_queue(name)
+        db.publish(b"x" * 2_000_000, headers={name: name}, to=name, dedup_id=name)
+        db.queue(name).claim(consumer=name)[0].fail(reason=name)
+        db.topic(name).push(b"x", shard_key=name)
+    written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
+    ours = re.compile(
+        r"d/(broker/\d+\.lock|journal/\d+\.(epoch|head|manifests)|payloads/\d+"
+        r"|store/(gc/\w+\.boundary|(manifest|compactions)/\d{20}\.\w+|wal/\d{20}\.sst"
+        r"|compacted/[0-9A-Z]{26}\.sst))"
+    )
+    assert [path for path in written if not ours.fullmatch(path)] == []
+    assert any(path.startswith("d/payloads/") for path in written)
 
 
 @pytest.mark.parametrize(

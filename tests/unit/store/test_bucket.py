@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Any
 
 import boto3
+import msgspec
 import pytest
 
 from conformance.factories import BUCKET, bucket_server
 from penstock.clock import SystemClock
-from penstock.codec.chain import ChainRecord
+from penstock.codec.chain import NO_HASH, ChainRecord, encode_chain
 from penstock.codec.keys import CHAIN_HEAD, chain_key, prefix_end
 from penstock.errors import CorruptError, FencedError, NotFoundError, UnavailableError
 from penstock.store import bucket, slate, tables
 from penstock.store.bucket import BucketStore
 from penstock.store.location import open_store
+from penstock.store.port import Row
 from penstock.store.slate import SlateRows
 
 
@@ -175,6 +177,56 @@ async def test_an_opening_that_nobody_finished_takes_nothing_from_the_owner(
         await open_store(location, clock=SystemClock(), after=store.epoch)
     for handle in (store, again):
         await handle.close()
+
+
+def chain_of(count: int, *, oldest: int = 1) -> list[ChainRecord]:
+    records: list[ChainRecord] = []
+    previous = NO_HASH
+    for n in range(1, count + 1):
+        records.append(ChainRecord(n, n, previous, bytes([n]) * 16, oldest))
+        previous = records[-1].hash
+    return records[oldest - 1 :]
+
+
+class ChainRows:
+    def __init__(self, records: list[ChainRecord]) -> None:
+        self._records = records
+
+    async def scan(self, low: bytes, high: bytes) -> AsyncIterator[list[Row]]:
+        rows = [(chain_key(record.n), encode_chain(record)) for record in self._records]
+        yield [row for row in rows if low <= row[0] < high]
+
+
+NONE = ChainRecord(0, 0, NO_HASH, NO_HASH)
+FOUR = chain_of(4)
+OTHER = msgspec.structs.replace(FOUR[3], hash=b"x" * 16)
+
+
+@pytest.mark.parametrize(
+    ("rows", "head"),
+    [
+        (FOUR[:3], FOUR[3]),
+        (FOUR, FOUR[2]),
+        (FOUR[1:], FOUR[3]),
+        (FOUR[:1] + FOUR[2:], FOUR[3]),
+        ([FOUR[0], msgspec.structs.replace(FOUR[1], previous=b"x" * 16), *FOUR[2:]], FOUR[3]),
+        ([*FOUR[:3], OTHER], FOUR[3]),
+        ([], FOUR[3]),
+        (FOUR[:1], NONE),
+    ],
+    ids=["tail", "head", "front", "middle", "link", "other", "all", "no head"],
+)
+async def test_a_chain_that_is_not_whole_up_to_the_head_is_damage(
+    rows: list[ChainRecord], head: ChainRecord
+) -> None:
+    with pytest.raises(CorruptError):
+        await bucket._verify_chain(ChainRows(rows), head)  # type: ignore[arg-type]
+
+
+async def test_a_chain_that_is_whole_is_believed_also_when_it_was_pruned() -> None:
+    pruned = chain_of(9, oldest=4)
+    for rows, head in (([], NONE), (FOUR, FOUR[3]), (pruned, pruned[-1])):
+        await bucket._verify_chain(ChainRows(rows), head)  # type: ignore[arg-type]
 
 
 # -- tables that are not what was written
