@@ -89,8 +89,10 @@ def _exported(db: penstock.Database) -> int:
 
 
 def read_table(table: Path) -> list[Row]:
-    from deltalake import DeltaTable  # comes with penstock[spark]
+    import pyarrow as pa
+    from deltalake import DeltaTable, QueryBuilder  # comes with penstock[spark]
 
-    names = ["order", "amount", "customer"]
-    columns = DeltaTable(str(table)).to_pyarrow_table(columns=names)
-    return list(zip(*(columns[name].to_pylist() for name in names), strict=True))
+    # Not by to_pyarrow_table: it may leave threads that need Python when Python has ended.
+    tables = QueryBuilder().register("orders", DeltaTable(str(table)))
+    found = pa.table(tables.execute('select "order", amount, customer from orders').read_all())
+    return list(zip(*(column.to_pylist() for column in found.columns), strict=True))
