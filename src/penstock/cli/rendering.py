@@ -4,7 +4,8 @@ Contract     Bytes are shown as the text that they are, with everything that cou
              cursor escaped; in JSON as text, or under another name in base64 where they are no
              text. Nothing that users stored is taken for markup.
 Narrow       A table keeps what it is about, its first column: counts get shorter first, then
-             columns go that are named as minor, and a line tells which.
+             columns go that are named as minor, and a line tells which. Where even the rest has no
+             room, each row is a list of its cells.
 """
 
 from __future__ import annotations
@@ -95,6 +96,7 @@ def print_table(
     numbers. Where it is narrow, numbers of `counts` are shortened, and the columns of `minor` go,
     the first one first. Where there are no rows, `empty` says so."""
     listed = [list(row) for row in rows]
+    whole = [[_cell(value) for value in row] for row in listed]
     console = result_console()
     if not listed and empty:
         console.print(empty, markup=False)
@@ -103,7 +105,7 @@ def print_table(
         name not in left and bool(listed) and all(_is_number(row[index]) for row in listed)
         for index, name in enumerate(columns)
     ]
-    cells = [[_cell(value) for value in row] for row in listed]
+    cells = whole
     widths = fit(_wishes(columns, cells, numeric), console.width, gap=3, edge=1)
     if widths is None:
         cells = [
@@ -111,21 +113,43 @@ def print_table(
             for row in listed
         ]
         widths = fit(_wishes(columns, cells, numeric, minor), console.width, gap=3, edge=1)
+    if widths is None:
+        _print_lists(columns, whole, title)
+        return
     table = Table(title=None if title is None else Text(title))
     for index, name in enumerate(columns):
-        if widths is None or index in widths:
+        if index in widths:
             table.add_column(
                 name,
                 justify="right" if numeric[index] else "left",
                 overflow="fold",
-                width=None if widths is None else widths[index],
+                width=widths[index],
             )
     for row in cells:
-        table.add_row(*(Text(cell) for i, cell in enumerate(row) if widths is None or i in widths))
+        table.add_row(*(Text(cell) for i, cell in enumerate(row) if i in widths))
     console.print(table)
-    gone = [] if widths is None else [name for i, name in enumerate(columns) if i not in widths]
+    gone = [name for i, name in enumerate(columns) if i not in widths]
     if gone:
         console.print(f"no room for {', '.join(gone)}; --json has all", style="dim")
+
+
+def _print_lists(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], title: str | None
+) -> None:
+    """A row after the other, each a line per column that says something."""
+    console = result_console()
+    if title is not None:
+        console.print(Text(title, style="italic", overflow="fold"))
+    for index, row in enumerate(cells):
+        if index:
+            console.print()
+        lines = Table.grid(padding=(0, 2, 0, 0))
+        lines.add_column(style="bold", overflow="fold", width=max(map(cell_len, columns)))
+        lines.add_column(overflow="fold")
+        for name, cell in zip(columns, row, strict=True):
+            if cell:
+                lines.add_row(Text(name), Text(cell))
+        console.print(lines)
 
 
 def _is_number(value: Any) -> bool:

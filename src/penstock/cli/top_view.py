@@ -13,7 +13,7 @@ Not here     the columns (top_kinds.py), what goes where there is no room (fitti
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from rich.cells import cell_len
@@ -40,6 +40,8 @@ from penstock.words import counted
 L = TypeVar("L")
 #: Names and reasons are not made narrower than this, unless they are shorter.
 WORDS_LEAST = 20
+#: On terminals so narrow that this leaves no room for numbers, not even narrower than this.
+NAME_LEAST = 6
 #: A number of top is never wider, so that columns do not come and go while it runs.
 NUMBER_LEAST = 7
 #: From so many columns on everything is shown, if it fits.
@@ -140,10 +142,7 @@ def _table(kind: Kind[L], lines: Sequence[L], width: int) -> Table:
         for column in kind.columns
         if any(cells[column.title]) and (column.going < EXTRA or width >= WIDE)
     ]
-    # Where even those that stay do not fit, the terminal cuts them off: there is no better way.
-    widths = fit([_wish(column, cells[column.title], kind) for column in columns], width, gap=2)
-    if widths is None:
-        widths = {index: WORDS_LEAST for index in range(len(columns))}
+    widths = _widths(columns, cells, width)
     table = Table(expand=False, box=None, header_style="bold cyan", padding=(0, 1))
     shown = [(columns[index], found) for index, found in widths.items()]
     for column, found in shown:
@@ -162,15 +161,33 @@ def _table(kind: Kind[L], lines: Sequence[L], width: int) -> Table:
     return table
 
 
+def _widths(
+    columns: Sequence[Column[L]], cells: Mapping[str, Sequence[str]], width: int
+) -> dict[int, int]:
+    """Where those that stay have no room, names give way further, and then all but names go."""
+    for name_least, stay in ((WORDS_LEAST, True), (NAME_LEAST, True), (NAME_LEAST, False)):
+        wishes = [
+            _wish(column, cells[column.title], index == 0, name_least, stay)
+            for index, column in enumerate(columns)
+        ]
+        found = fit(wishes, width, gap=2)
+        if found is not None:
+            return found
+    return {0: max(1, width - 2)}
+
+
 def _words(value: Any) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else printable(value)
 
 
-def _wish(column: Column[L], cells: Sequence[str], kind: Kind[L]) -> Wish:
+def _wish(
+    column: Column[L], cells: Sequence[str], is_name: bool, name_least: int, stay: bool
+) -> Wish:
     natural = max(map(cell_len, (column.title, *cells)))
-    if column.words or column is kind.columns[0]:
-        return Wish(natural, min(natural, WORDS_LEAST), column.going)
-    return Wish(natural, max(natural, NUMBER_LEAST), column.going)
+    going = column.going if is_name or stay else column.going + 1
+    if column.words or is_name:
+        return Wish(natural, min(natural, name_least), going)
+    return Wish(natural, max(natural, NUMBER_LEAST), going)
 
 
 def _cell(kind: Kind[L], column: Column[L], line: L, text: str, width: int) -> Text:

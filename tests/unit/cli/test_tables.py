@@ -91,6 +91,24 @@ def test_truths_are_words_and_a_table_without_room_still_comes(printed: Any) -> 
     assert max(map(len, lines)) <= 20
 
 
+@pytest.mark.parametrize("width", [24, 30, 40, 50])
+def test_where_no_table_fits_each_row_is_a_list_with_whole_numbers(
+    printed: Any, width: int
+) -> None:
+    lines = [line.rstrip() for line in printed(width, **QUEUES)]
+    assert max(map(len, lines)) <= width
+    assert not set("".join(lines)) & set("│┃…"), "no table"
+    at = lines.index("")
+    assert "".join(lines[:at]).replace(" ", "").startswith(f"queue{LONG}available")
+    assert [line for line in lines[:at] if line.startswith("failed")] == ["failed     123,456,789"]
+    assert "".join(lines[:at]).count("123,456,789") == 5
+    # What is empty takes no line.
+    assert [line.split() for line in lines[at + 1 :]] == [
+        ["queue", "small"], ["available", "0"], ["delayed", "0"], ["in", "flight", "0"],
+        ["done", "0"], ["failed", "0"],
+    ]  # fmt: skip
+
+
 def test_cells_move_no_cursor(printed: Any) -> None:
     (_, _, _, row, _) = printed(60, columns=("name",), rows=[("a\x1b[2J\nb",)])
     assert r"a\x1b[2J\nb" in row

@@ -94,6 +94,20 @@ def test_every_kind_is_there_and_no_number_is_cut(width: int, height: int | None
     assert "123.5 M" in next(line for line in lines if line.startswith(" a-very"))
 
 
+@pytest.mark.parametrize("width", [20, 30, 40, 50])
+def test_on_a_very_narrow_terminal_columns_go_and_no_number_is_cut(width: int) -> None:
+    lines = drawn(everything(), width, 50)[1:]
+    assert max(map(len, lines)) <= width
+    for title in ("stream", "queue", "topic", "source", "graph", "Spark"):
+        assert any(line.startswith(f" {title}") for line in lines), title
+    # Names lose their middle, reasons and sentences their end; everything else is whole.
+    for line in lines:
+        cut = [word for word in line.split() if "…" in word and word != "…"]
+        assert not [word for word in cut if word[0].isdigit() or word[0] == "-"], line
+    if width >= 40:
+        assert "123.5 M" in next(line for line in lines if line.startswith(" a-"))
+
+
 @pytest.mark.parametrize("width", [60, 80, 160])
 @pytest.mark.parametrize("height", [24, 50])
 def test_who_is_in_trouble_is_shown_whatever_is_cut_and_is_red(width: int, height: int) -> None:
