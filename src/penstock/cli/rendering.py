@@ -133,9 +133,7 @@ def print_table(
         console.print(f"no room for {', '.join(gone)}; --json has all", style="dim")
 
 
-def _print_lists(
-    columns: Sequence[str], cells: Sequence[Sequence[str]], title: str | None
-) -> None:
+def _print_lists(columns: Sequence[str], cells: Sequence[Sequence[str]], title: str | None) -> None:
     """A row after the other, each a line per column that says something."""
     console = result_console()
     if title is not None:
