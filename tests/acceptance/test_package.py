@@ -38,7 +38,10 @@ def test_the_wheel_has_the_types_and_nothing_but_the_package(built: Path) -> Non
     assert "penstock/py.typed" in names
     assert "penstock/spark/log4j2.properties" in names
     assert "penstock/spark/workerpath/penstock_daemon.py" in names
-    assert {name.split("/")[0].split("-")[0] for name in names} == {"penstock"}
+    assert {name.split("/")[0].split("-")[0] for name in names} == {
+        "penstock",
+        "penstock_command.py",
+    }
     assert not [name for name in names if "__pycache__" in name]
 
 

@@ -24,6 +24,7 @@ from rich.console import Console
 from penstock.broker.lock import FolderLock
 from penstock.cli.bench import mib
 from penstock.cli.check_leftovers import Leftover, find_leftovers, remove
+from penstock.cli.opening import require_there
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Yes, confirm
 from penstock.cli.output import print_json, result_console
 from penstock.cli.rendering import print_fields
@@ -37,7 +38,6 @@ from penstock.log.catalogue import list_names
 from penstock.log.check import Checker, Finding
 from penstock.queue.check import check_queues
 from penstock.source.check import check_sources
-from penstock.store.folder import require_location
 from penstock.store.location import STORE, folder_of, nothing_written, open_store
 from penstock.store.objects import Objects, open_objects
 from penstock.store.port import Store
@@ -147,7 +147,7 @@ async def _open(location: str) -> tuple[Store, FolderLock | None]:
     folder = folder_of(location)
     # Before the lock: taking it would leave a file in whatever a misspelt location names.
     if folder is not None:
-        require_location(folder)
+        require_there(folder)
     clock = SystemClock()
     lock = None
     if folder is not None:

@@ -28,7 +28,7 @@ from penstock.cli.options import LOCATION_DEFAULT, Json, Location
 from penstock.cli.output import print_json, result_console
 from penstock.cli.serve import RESP_DEFAULT, parse_address
 from penstock.clock import perf_counter
-from penstock.errors import PenstockError
+from penstock.errors import InvalidError, PenstockError
 from penstock.store.disk import make_synchronous
 from penstock.store.location import folder_of
 
@@ -125,6 +125,8 @@ def _folder(location: str) -> Path | None:
     folder = folder_of(location)
     while folder is not None and not folder.exists():
         folder = folder.parent
+    if folder is not None and not folder.is_dir():
+        raise InvalidError(f"{folder} is a file", hint="name a folder with --location")
     return folder
 
 
@@ -132,9 +134,13 @@ def _disk(location: str) -> Finding:
     folder = _folder(location)
     if folder is None:
         return Finding("disk", "note", f"{location} is not a folder")
-    with tempfile.TemporaryDirectory(prefix=".penstock-doctor-", dir=folder) as scratch:
-        passed_on = make_synchronous(Path(scratch))
-        times = _syncs(Path(scratch) / "try")
+    try:
+        with tempfile.TemporaryDirectory(prefix=".penstock-doctor-", dir=folder) as scratch:
+            passed_on = make_synchronous(Path(scratch))
+            times = _syncs(Path(scratch) / "try")
+    except OSError as error:
+        found = f"{folder}: nothing can be written here: {error.strerror}"
+        return Finding("disk", "bad", found, "check its permissions, or name another --location")
     p50 = percentile(times, 50) * 1000
     kind = file_system(folder)
     found = f"{kind}, a durable append takes {p50:.2f} ms (p99 {percentile(times, 99) * 1000:.2f})"

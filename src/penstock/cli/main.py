@@ -17,6 +17,7 @@ from importlib.metadata import version
 from typing import Annotated, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from penstock.cli import (
     bench,
@@ -58,28 +59,60 @@ INTERRUPTED = 130
 #: As shells tell of a process that ended by SIGPIPE.
 END_OF_PIPE = 128 + signal.SIGPIPE
 
+#: What the first screen shows, in this order.
+MESSAGES, PIPELINES = "Messages", "Pipelines"
+SERVING, HEALTH = "Serve and look", "Is all well, and how fast"
+_ORDER = (
+    *("stream", "queue", "topic"),
+    *("watch", "ingest", "graph"),
+    *("up", "serve", "top"),
+    *("demo", "doctor", "check", "bench"),
+)
+
+
+class InOrder(TyperGroup):
+    """Commands as a newcomer needs them, not by the alphabet."""
+
+    def list_commands(self, context: typer.Context) -> list[str]:  # type: ignore[override]
+        return sorted(self.commands, key=_ORDER.index)
+
+
 app = typer.Typer(
     name="penstock",
+    cls=InOrder,
     help="Queues and streams that live in a folder or a bucket.",
+    epilog="Example: penstock stream write clicks hello && penstock stream read clicks",
     no_args_is_help=True,
     # A traceback is for a bug; then the plain one is the one to report.
     pretty_exceptions_enable=False,
 )
-app.add_typer(bench.app, name="bench")
-app.add_typer(graph.app, name="graph")
-app.add_typer(ingest.app, name="ingest")
-app.add_typer(queue.app, name="queue")
-app.add_typer(stream.app, name="stream")
-app.add_typer(topic.app, name="topic")
-app.command(name="check", epilog="Example: penstock check --location ./data")(check.check)
-app.command(name="demo", epilog="Example: penstock demo")(demo.demo)
-app.command(name="doctor", epilog="Example: penstock doctor --location ./data")(doctor.doctor)
-app.command(name="serve", epilog="Example: penstock serve ./data --resp 127.0.0.1:6379")(
-    serve.serve
-)
-app.command(name="top", epilog="Example: penstock top --every 1")(top.top)
-app.command(name="up", epilog="Example: penstock up ./data")(up.up)
-app.command(name="watch", epilog="Example: penstock watch ./in --queue uploads")(watch.watch)
+app.add_typer(stream.app, name="stream", rich_help_panel=MESSAGES)
+app.add_typer(queue.app, name="queue", rich_help_panel=MESSAGES)
+app.add_typer(topic.app, name="topic", rich_help_panel=MESSAGES)
+app.command(
+    name="watch",
+    epilog="Example: penstock watch ./in --queue uploads",
+    rich_help_panel=PIPELINES,
+)(watch.watch)
+app.add_typer(ingest.app, name="ingest", rich_help_panel=PIPELINES)
+app.add_typer(graph.app, name="graph", rich_help_panel=PIPELINES)
+app.command(name="up", epilog="Example: penstock up ./data", rich_help_panel=SERVING)(up.up)
+app.command(
+    name="serve",
+    epilog="Example: penstock serve ./data --resp 127.0.0.1:6379",
+    rich_help_panel=SERVING,
+)(serve.serve)
+app.command(name="top", epilog="Example: penstock top --every 1", rich_help_panel=SERVING)(top.top)
+app.command(name="demo", epilog="Example: penstock demo", rich_help_panel=HEALTH)(demo.demo)
+app.command(
+    name="doctor",
+    epilog="Example: penstock doctor --location ./data",
+    rich_help_panel=HEALTH,
+)(doctor.doctor)
+app.command(
+    name="check", epilog="Example: penstock check --location ./data", rich_help_panel=HEALTH
+)(check.check)
+app.add_typer(bench.app, name="bench", rich_help_panel=HEALTH)
 
 
 def show_version(wanted: bool) -> None:

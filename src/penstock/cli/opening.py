@@ -13,16 +13,29 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from pathlib import Path
 
 import penstock
 from penstock.client.database import Database
 from penstock.client.places import SCHEME
-from penstock.errors import InvalidError
+from penstock.errors import InvalidError, NotFoundError
 from penstock.store.folder import require_location
 from penstock.store.location import folder_of, require_bucket
 
 #: What `penstock --take-over` said. A variable, not an argument: all commands come through here.
 take_over: ContextVar[bool] = ContextVar("take_over", default=False)
+
+
+def require_there(folder: Path) -> None:
+    """Who meets this first has written nothing yet, or is in another folder than when he did."""
+    try:
+        require_location(folder)
+    except NotFoundError as error:
+        raise NotFoundError(
+            str(error),
+            hint="name another with --location or PENSTOCK_LOCATION; the first command that writes "
+            "makes one",
+        ) from None
 
 
 @contextmanager
@@ -43,6 +56,6 @@ def opened(location: str, *, create: bool = False) -> Iterator[Database]:
         if not create:
             asyncio.run(require_bucket(location))
     if folder is not None and not create:
-        require_location(folder)
+        require_there(folder)
     with penstock.open(location, broker="auto" if folder is None else "outside") as db:
         yield db

@@ -50,6 +50,38 @@ def press_ctrl_c(process: subprocess.Popen[bytes]) -> None:
             return
 
 
+#: Ctrl-C when a module in the middle of the package is imported; then what the script does.
+_EARLY = """
+import os, signal, sys
+from importlib.metadata import entry_points
+
+class Early:
+    def find_spec(name, path, target=None):
+        if name == "penstock.client.api":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Early)
+(command,) = entry_points(group="console_scripts", name="penstock")
+command.load()()
+"""
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_ctrl_c_while_python_still_imports_shows_no_traceback(ignored: bool) -> None:
+    trap = "trap '' INT; " if ignored else ""
+    done = subprocess.run(
+        ["sh", "-c", f'{trap}exec "$@"', "sh", sys.executable, "-c", _EARLY, "--version"],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == ""
+    if ignored:  # a job in the background goes on
+        assert done.returncode == 0
+        assert done.stdout.startswith("penstock ")
+    else:
+        assert done.returncode == -signal.SIGINT  # 130 for a shell
+        assert done.stdout == ""
+
+
 @pytest.mark.parametrize("options", [(), ("--raw",)], ids=["rich", "plain"])
 def test_a_reader_that_goes_away_ends_a_command_quietly(
     db: penstock.Database, options: tuple[str, ...]

@@ -50,6 +50,7 @@ def test_a_command_that_looks_creates_no_location(
     for words in (("queue", "ls"), ("stream", "ls"), ("top",), ("queue", "claim", "q")):
         assert sh(*words) == 3
         assert "no such folder" in sh.err
+        assert "--location or PENSTOCK_LOCATION" in sh.err
     assert list(tmp_path.iterdir()) == []
 
 
@@ -122,6 +123,26 @@ def test_a_name_that_no_host_has_is_not_an_address(sh: Any, host: str) -> None:
     assert sh("serve", "--resp", f"{host}:7379", "--password", "x") == 2
     assert "is not an address" in sh.err
     assert sh("doctor", "--resp", f"{host}:7379") == 1
+
+
+def test_a_doctor_says_which_folder_cannot_be_used_and_what_to_do(sh: Any, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    file = tmp_path / "file"
+    for location, named in ((file, file), (file / "below", file), (Path("/proc/x"), "/proc")):
+        found = sh.json("doctor", "--location", str(location), code=1)
+        disk = next(each for each in found if each["what"] == "disk")
+        assert disk["grade"] == "bad"
+        assert disk["found"].startswith(f"{named}")
+        assert "penstock-doctor" not in disk["found"], "a name that only it knows"
+        assert "--location" in disk["hint"]
+
+
+def test_the_first_screen_is_for_newcomers(sh: Any) -> None:
+    assert sh("--help") == 0
+    titles = ("Messages", "Pipelines", "Serve and look", "Is all well")
+    at = [sh.out.index(f"─ {title}") for title in titles]
+    assert at == sorted(at)
+    assert "penstock stream write" in sh.out, "an example to begin with"
 
 
 def test_a_doctor_tells_a_host_that_is_not_known_from_a_port_that_is_taken(sh: Any) -> None:
