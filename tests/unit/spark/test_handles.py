@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from typing import cast
 
 import pytest
+from pyspark import TaskContext
 
 import penstock
 from penstock.client.database import Database
@@ -36,7 +38,16 @@ def test_a_task_or_commit_waits_for_a_broker_that_is_away(tries: list[str]) -> N
     assert len(tries) == 3
 
 
-def test_a_wrong_address_is_told_at_once_on_the_driver(tries: list[str]) -> None:
+def test_a_driver_waits_for_a_broker_that_restarts(tries: list[str]) -> None:
+    """Each write in foreachBatch is planned in a process of its own."""
+    handles.reach(ADDRESS)
+    assert len(tries) == 3
+
+
+def test_a_wrong_address_is_told_on_the_driver_before_any_task_waits(
+    tries: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(handles, "PLAN_SECONDS", 0.0)
     with pytest.raises(penstock.UnavailableError):
         handles.database(ADDRESS)
     with pytest.raises(penstock.UnavailableError):
@@ -47,3 +58,20 @@ def test_a_wrong_address_is_told_at_once_on_the_driver(tries: list[str]) -> None
 def test_a_folder_is_not_opened_before_it_is_written(tries: list[str]) -> None:
     handles.reach("/data")
     assert tries == []
+
+
+def test_a_worker_does_not_look_for_garbage_among_what_it_has_loaded(
+    tries: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries += ["not away"] * 2
+    handles.database(ADDRESS)
+    assert gc.get_freeze_count() == 0  # a planner ends soon
+    monkeypatch.setattr(TaskContext, "_taskContext", object())
+    try:
+        handles.database(ADDRESS + "2")
+        frozen = gc.get_freeze_count()
+        assert frozen > 0
+        handles.database(ADDRESS + "3")
+        assert gc.get_freeze_count() == frozen  # once: what came since may become garbage
+    finally:
+        gc.unfreeze()
