@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql.types import MapType, StructField, StructType
+from pyspark.sql.types import BinaryType, LongType, MapType, StructField, StructType
 
 from penstock.errors import InvalidError
 from penstock.spark.options import read_options, write_options
+from penstock.spark.schema import chosen, made_columns, schema_of
 from penstock.spark.source import PenstockSource
 
 HERE = {"location": "./data"}
@@ -140,13 +141,45 @@ def test_an_option_that_would_do_nothing_is_refused(
         read_options({**given, option: value}, streaming=streaming)
 
 
-def test_columns_that_may_be_null_are_others() -> None:
+def test_a_schema_chooses_columns_and_may_take_them_for_null() -> None:
+    options = read_options({**HERE, "stream": "s"}, streaming=False)
+    assert chosen(options, schema_of(options)) == options
+    two = StructType([StructField("data", BinaryType()), StructField("offset", LongType(), False)])
+    only = chosen(options, two)
+    assert schema_of(only) == two
+    assert made_columns(only) == ["data", "offset"]
+    keys = read_options({**HERE, "topic": "t"}, streaming=True)
+    assert made_columns(chosen(keys, StructType().add("shard_key", "string"))) == ["tag"]
+
+
+def test_what_a_schema_leaves_out_is_not_read() -> None:
+    options = read_options({**HERE, "messages": "true"}, streaming=False)
+    assert (options.headers, options.payload) == (True, True)
+    only = chosen(options, StructType().add("id", "long"))
+    assert (only.headers, only.payload) == (False, False)
+    only = chosen(options, StructType().add("uri", "string"))
+    assert (only.headers, only.payload) == (False, True)
+    meta = read_options({**HERE, "stream": "s", "includeHeaders": "true"}, streaming=False)
+    assert chosen(meta, StructType().add("meta", "binary")).headers is True
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        StructType(),
+        StructType().add("data", "string"),
+        StructType().add("data", "binary").add("value", "binary"),
+        StructType().add("data", "binary").add("data", "binary"),
+        StructType().add("meta", "binary", nullable=False),  # which may be null
+    ],
+)
+def test_a_schema_of_other_columns_is_refused(given: StructType) -> None:
     """Else each task would fail, with a sentence that is not about this."""
-    source = PenstockSource({**HERE, "stream": "s"})
-    own = source.schema()
-    source.reader(own)
+    source = PenstockSource({**HERE, "stream": "s", "includeHeaders": "true"})
     with pytest.raises(InvalidError, match="the columns are offset bigint not null, time"):
-        source.reader(StructType([StructField(each.name, each.dataType) for each in own.fields]))
+        source.reader(given)
+    with pytest.raises(InvalidError, match="the columns are offset bigint not null, time"):
+        source.streamReader(given)
 
 
 def test_maps_whose_values_may_be_null_are_others_too() -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Iterator
 from datetime import UTC
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.errors import PySparkException
@@ -18,10 +20,10 @@ from penstock.broker.progress import Progress
 from penstock.clock import SystemClock
 from penstock.log.catalogue import stream_name
 from penstock.spark.options import read_options
-from penstock.spark.planning import Chosen, Part
+from penstock.spark.planning import DIRECT_BYTES, Chosen, Part
 from penstock.spark.reader import BatchReader
 from penstock.spark.reading import read_part
-from spark.tables import load, rows, save
+from spark.tables import copy, load, rows, save
 
 
 @pytest.fixture
@@ -322,11 +324,65 @@ def test_a_task_where_the_location_is_missing_fails_and_makes_none(tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
+def only(
+    spark: SparkSession, db: penstock.Database, schema: str, **options: object
+) -> list[dict[str, Any]]:
+    reader = spark.read.format("penstock").schema(schema).option("location", db.location)
+    for name, value in options.items():
+        reader = reader.option(name, str(value))
+    return rows(reader.load())
+
+
 def test_columns_are_what_they_are(spark: SparkSession, db: penstock.Database) -> None:
     db.stream("s").write(b"x")
-    reader = spark.read.format("penstock").option("location", db.location).option("stream", "s")
     with pytest.raises(PySparkException, match=r"leave \.schema"):
-        reader.schema("offset long").load().count()
+        only(spark, db, "offset int", stream="s")
+
+
+def test_a_schema_names_the_columns_that_are_read(
+    spark: SparkSession, db: penstock.Database
+) -> None:
+    db.stream("s").write_many([("a", b"0"), ("b", b"1")])
+    assert only(spark, db, "data binary", stream="s") == [{"data": b"0"}, {"data": b"1"}]
+    found = only(spark, db, "tag string, offset bigint not null", stream="s")
+    assert found == [{"tag": "a", "offset": 0}, {"tag": "b", "offset": 1}]
+    db.topic("t").push_many([("k", b"x"), (None, b"y")])
+    found = only(spark, db, "shard_key string, data binary", topic="t")
+    assert found == [{"shard_key": "k", "data": b"x"}, {"shard_key": None, "data": b"y"}]
+    db.create_queue("q")
+    db.publish_many([b"x", b"yy"])
+    assert only(spark, db, "payload binary", messages="true") == [
+        {"payload": b"x"},
+        {"payload": b"yy"},
+    ]
+    assert only(spark, db, "state string", queue="q") == [{"state": "available"}] * 2
+    stream = spark.readStream.format("penstock").schema("data binary")
+    stream = stream.option("location", db.location).option("stream", "s")
+    copy(stream.option("startingOffsets", "earliest").load(), place(db), place(db).parent / "c",
+         stream="copied")  # fmt: skip
+    assert [m and m.data for m in db.stream("copied").read(0, 10)] == [b"0", b"1"]
+
+
+def test_a_schema_names_the_columns_that_tasks_read_from_the_store(
+    spark: SparkSession, db: penstock.Database
+) -> None:
+    width = DIRECT_BYTES // 100
+    noise = random.Random(1)  # which zstd cannot make small
+    for first in range(0, 200, 100):
+        entries = [(f"t{first}", noise.randbytes(width)) for _ in range(100)]
+        db.stream("s").write_many(entries)
+    assert only(spark, db, "tag string", stream="s") == [
+        {"tag": f"t{first}"} for first in (0, 100) for _ in range(100)
+    ]
+    told = last_read(db)
+    assert (told.rows, told.brokered, told.bytes) == (200, 0, 0)
+    reader = spark.read.format("penstock").schema("data binary, tag string")
+    reader = reader.option("location", db.location).option("stream", "s")
+    frame = reader.option("pushFilters", "true").load().where("tag = 't100'")
+    assert rows(frame.selectExpr("count(*) AS n", "min(length(data)) AS least")) == [
+        {"n": 100, "least": width}
+    ]
+    assert last_read(db).brokered == 0
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -4,6 +4,7 @@ Contract     `columns(...)` gives the entries low <= offset < high, in order, as
              `batch_rows` rows, or about BATCH_BYTES; only the last one may be smaller.
              `tags` and the times (low <= time < high) choose entries exactly. A node that cannot
              hold any, by its header, is not opened. Nothing here loops over entries.
+             Of the columns only those in `names` are made, and the others are not copied.
              Who shares his time with others sets `look_bytes`: a read ends behind so many, and
              `Counts.end` says where.
 Columns      offset int64 | time timestamp[us, UTC] | tag string | data binary, and meta binary
@@ -66,12 +67,12 @@ class Counts(msgspec.Struct):
     nodes: int = 0  # opened
     skipped: int = 0  # not opened: nothing in them could match
     rows: int = 0
-    bytes: int = 0  # of data in those rows
+    bytes: int = 0  # of data in those rows, where that column is made
     evicted: int = 0  # offsets of the range that are gone
     end: int = 0  # what lies below was given, or was not meant, or is gone: where to go on
 
-    def counted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        self.end = batch.column(0)[-1].as_py() + 1
+    def counted(self, batch: pa.RecordBatch, end: int) -> pa.RecordBatch:
+        self.end = end
         self.rows += batch.num_rows
         self.bytes += _data_bytes(batch)
         return batch
@@ -83,6 +84,13 @@ class Choice(msgspec.Struct, frozen=True):
     tags: frozenset[bytes] | None = None  # one of these; None: any
     time_low_ms: int | None = None  # at this time or later
     time_high_ms: int | None = None  # before this time
+
+    def names(self) -> Iterator[str]:
+        """The columns that are needed to choose, whether they are shown or not."""
+        if self.tags is not None:
+            yield "tag"
+        if self.time_low_ms is not None or self.time_high_ms is not None:
+            yield "time"
 
 
 async def columns(
@@ -98,10 +106,14 @@ async def columns(
     batch_rows: int = BATCH_ROWS,
     meta: bool = False,
     text: bool = True,
+    names: Collection[str] | None = None,
     look_bytes: int | None = None,
 ) -> AsyncGenerator[pa.RecordBatch, None]:
     choice = Choice(None if tags is None else frozenset(tags), time_low_ms, time_high_ms)
-    glue = _Glue(choice, batch_rows, meta=meta, text=text)
+    schema = column_schema(meta=meta, text=text)
+    if names is not None:
+        schema = pa.schema([field for field in schema if field.name in names])
+    glue = _Glue(choice, batch_rows, schema)
     sieve = _Sieve(choice)
     expected = min(low, high, state.next)
     looked, is_cut = 0, False
@@ -123,14 +135,14 @@ async def columns(
                 count.nodes += 1
                 looked += max(node.memory_bytes, _LOOK_BYTES_MIN)
                 for batch in glue.add((node, start, stop)):
-                    yield count.counted(batch)
+                    yield count.counted(batch, glue.end)
             if look_bytes is not None and looked >= look_bytes:
                 is_cut = True
                 break
     if not sieve.is_over and not is_cut:
         count.evicted += max(min(high, state.next) - expected, 0)
     for batch in glue.rest():
-        yield count.counted(batch)
+        yield count.counted(batch, glue.end)
     count.end = expected if is_cut else max(low, high)
 
 
@@ -159,15 +171,16 @@ class _Sieve:
 class _Glue:
     """Gathers nodes until they make a batch."""
 
-    def __init__(self, choice: Choice, batch_rows: int, *, meta: bool, text: bool) -> None:
+    def __init__(self, choice: Choice, batch_rows: int, schema: pa.Schema) -> None:
         self._choice = choice
         self._batch_rows = batch_rows
-        self._meta, self._text = meta, text
+        self._schema = schema
         self._pieces: list[Piece] = []
         self._rows = 0  # of the pieces
         self._chosen: list[pa.RecordBatch] = []  # what was chosen, where that was too little
         self._chosen_rows = 0
         self._bytes = 0  # of both, about
+        self.end = 0  # behind the last piece
 
     @property
     def is_empty(self) -> bool:
@@ -178,6 +191,7 @@ class _Glue:
         if self._bytes + node.memory_bytes > _GLUED_BYTES_MAX:
             yield from self.rest()
         self._pieces.append(piece)
+        self.end = node.first + stop
         self._rows += stop - start
         self._bytes += node.memory_bytes
         if self._rows >= self._batch_rows or self._bytes >= BATCH_BYTES:
@@ -194,7 +208,7 @@ class _Glue:
 
     def _choose(self) -> None:
         if self._pieces:
-            batch = _batch(self._pieces, self._choice, meta=self._meta, text=self._text)
+            batch = _batch(self._pieces, self._choice, self._schema)
             self._pieces, self._rows = [], 0
             if batch.num_rows:
                 self._chosen.append(batch)
@@ -202,30 +216,36 @@ class _Glue:
             self._bytes = sum(part.nbytes for part in self._chosen)
 
 
-def _batch(pieces: list[Piece], choice: Choice, *, meta: bool, text: bool) -> pa.RecordBatch:
-    offsets = np.concatenate(
-        [
-            np.arange(node.first + low, node.first + high, dtype=np.int64)
-            for node, low, high in pieces
-        ]
-    )
-    times = np.concatenate([_times(*piece) for piece in pieces])
-    tags = _binary(pieces, "tags")
-    mask = _mask(pieces, times, tags, choice)
-    arrays = [
-        pa.array(offsets),
-        pa.Array.from_buffers(_TIME, len(times), [None, pa.py_buffer(times * 1000)]),
-        tags,
-        _binary(pieces, "data"),
-    ]
-    if meta:
-        arrays.append(_metas(pieces))
+def _batch(pieces: list[Piece], choice: Choice, schema: pa.Schema) -> pa.RecordBatch:
+    made: dict[str, pa.Array] = {}
+    names = {*schema.names, *choice.names()}
+    if "offset" in names:
+        made["offset"] = _offsets(pieces)
+    times = np.concatenate([_times(*piece) for piece in pieces]) if "time" in names else None
+    if times is not None:
+        us = pa.py_buffer(times * 1000)
+        made["time"] = pa.Array.from_buffers(_TIME, len(times), [None, us])
+    if "tag" in names:
+        made["tag"] = _binary(pieces, "tags")
+    if "data" in names:
+        made["data"] = _binary(pieces, "data")
+    if "meta" in names:
+        made["meta"] = _metas(pieces)
+    mask = _mask(pieces, times, made.get("tag"), choice)
+    arrays = [made[name] for name in schema.names]
     if mask is not None:
         chosen = pa.array(mask)
         arrays = [array.filter(chosen) for array in arrays]
-    if text:
-        arrays[2] = _text(arrays[2])
-    return pa.RecordBatch.from_arrays(arrays, schema=column_schema(meta=meta, text=text))
+    arrays = [
+        _text(array) if pa.types.is_string(field.type) else array
+        for array, field in zip(arrays, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _offsets(pieces: list[Piece]) -> pa.Array:
+    ranges = [np.arange(node.first + low, node.first + high) for node, low, high in pieces]
+    return pa.array(np.concatenate(ranges), pa.int64())
 
 
 def _times(node: Node, low: int, high: int) -> npt.NDArray[np.int64]:
@@ -257,9 +277,12 @@ def _binary(pieces: list[Piece], name: str) -> pa.Array:
 
 
 def _mask(
-    pieces: list[Piece], times: npt.NDArray[np.int64], tags: pa.Array, choice: Choice
+    pieces: list[Piece],
+    times: npt.NDArray[np.int64] | None,
+    tags: pa.Array | None,
+    choice: Choice,
 ) -> _Mask | None:
-    """Which rows are meant; None: all of them."""
+    """Which rows are meant; None: all of them. What the choice asks for is there."""
     masks: list[_Mask] = []
     alive = [node.alive() for node, _, _ in pieces]
     if any(part is not None for part in alive):
@@ -268,10 +291,11 @@ def _mask(
             for part, (_, low, high) in zip(alive, pieces, strict=True)
         ]
         masks.append(np.concatenate(parts))
-    if choice.time_low_ms is not None and times[0] < choice.time_low_ms:
-        masks.append(times >= choice.time_low_ms)
-    if choice.time_high_ms is not None and times[-1] >= choice.time_high_ms:
-        masks.append(times < choice.time_high_ms)
+    if times is not None:
+        if choice.time_low_ms is not None and times[0] < choice.time_low_ms:
+            masks.append(times >= choice.time_low_ms)
+        if choice.time_high_ms is not None and times[-1] >= choice.time_high_ms:
+            masks.append(times < choice.time_high_ms)
     if choice.tags is not None:
         meant = pa.array(sorted(choice.tags), pa.binary())
         masks.append(pc.is_in(tags, value_set=meant).to_numpy(zero_copy_only=False))
@@ -299,8 +323,8 @@ def _text(tags: pa.Array) -> pa.Array:
 
 
 def _data_bytes(batch: pa.RecordBatch) -> int:
-    column = batch.column("data")
-    if not len(column):
+    if "data" not in batch.schema.names or not batch.num_rows:
         return 0
+    column = batch.column("data")
     table = np.frombuffer(column.buffers()[1], np.int32, len(column) + 1, column.offset * 4)
     return int(table[-1]) - int(table[0])

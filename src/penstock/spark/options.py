@@ -76,6 +76,8 @@ class ReadOptions(msgspec.Struct, frozen=True):
     min_partitions: int | None
     rows_per_partition: int
     push_filters: bool
+    #: Only these, in this order, and whether Spark takes them for null; None: all (schema.py).
+    columns: tuple[tuple[str, bool], ...] | None = None
 
 
 class WriteOptions(msgspec.Struct, frozen=True):

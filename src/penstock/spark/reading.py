@@ -30,7 +30,7 @@ from penstock.queue.statecolumns import state_columns
 from penstock.spark.handles import database
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import CHECKPOINT_MS, Chosen, Part, check_lost, check_there
-from penstock.spark.schema import shown
+from penstock.spark.schema import made_columns, shown
 from penstock.spark.writer import BATCH_ID, QUERY_ID
 from penstock.store.objects import open_objects
 from penstock.store.port import Reader
@@ -144,12 +144,12 @@ def _maker(
     now_ms = SystemClock().wall_ms()
     match options.source.kind:
         case "stream" | "topic":
-            log = LogRange(part.log_id, 0, part.high)
+            log, names = LogRange(part.log_id, 0, part.high), made_columns(options)
             return lambda store: columns(
                 store, log, part.low, part.high,
                 count=count, tags=chosen.tags,
                 time_low_ms=chosen.time_low_ms, time_high_ms=chosen.time_high_ms,
-                batch_rows=BATCH_ROWS, meta=options.headers,
+                batch_rows=BATCH_ROWS, meta=options.headers, names=names,
             )  # fmt: skip
         case "messages":
             return lambda store: message_columns(

@@ -14,36 +14,14 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.types import ArrayType, DataType, MapType, StructType
+from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidError
 from penstock.spark.handles import reach
-from penstock.spark.options import ReadOptions, read_options, write_options
+from penstock.spark.options import read_options, write_options
 from penstock.spark.reader import BatchReader, FilteringReader, StreamReader
-from penstock.spark.schema import schema_of
+from penstock.spark.schema import chosen, schema_of
 from penstock.spark.writer import BatchWriter, StreamWriter
-
-
-def _check_schema(options: ReadOptions, given: StructType) -> None:
-    """Also whether columns may be null: Spark's tasks compare that with what they get."""
-    own = schema_of(options)
-    if _columns(given) != _columns(own):
-        raise InvalidError(
-            f"the columns are {_columns(own)}, not {_columns(given)}",
-            hint="leave .schema() out, and select what you need",
-        )
-
-
-def _columns(schema: StructType) -> str:
-    return ", ".join(
-        f"{field.name} {_type(field.dataType)}{'' if field.nullable else ' not null'}"
-        for field in schema.fields
-    )
-
-
-def _type(kind: DataType) -> str:
-    """The short form of an array or a map does not say whether its values may be null."""
-    return repr(kind) if isinstance(kind, (ArrayType, MapType)) else kind.simpleString()
 
 
 class PenstockSource(DataSource):
@@ -57,14 +35,11 @@ class PenstockSource(DataSource):
         return schema_of(read_options(self.options, streaming=streaming))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        options = read_options(self.options, streaming=False)
-        _check_schema(options, schema)
+        options = chosen(read_options(self.options, streaming=False), schema)
         return FilteringReader(options) if options.push_filters else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        options = read_options(self.options, streaming=True)
-        _check_schema(options, schema)
-        return StreamReader(options)
+        return StreamReader(chosen(read_options(self.options, streaming=True), schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:

@@ -93,6 +93,22 @@ async def test_tags_come_as_their_bytes_where_that_is_wanted() -> None:
     assert batch.column("tag").to_pylist() == [b"a\xffb", "grün".encode(), b""]
 
 
+@pytest.mark.parametrize("names", [["data"], ["tag", "offset"], ["time"], ["meta"]])
+async def test_only_the_columns_that_are_named_are_made(names: list[str]) -> None:
+    driver = await LogDriver.open()
+    for at in range(3):
+        await driver.append(S, [(f"t{i % 2}", b"%d" % i, b"m") for i in range(10)])
+        driver.clock.ms += at + 1
+    low_ms, high_ms = 1_000_001, 1_000_003
+    for choice in ({}, {"tags": [b"t1"]}, {"time_low_ms": low_ms, "time_high_ms": high_ms}):
+        (whole,), all_counts = await gathered(driver, meta=True, **choice)
+        (batch,), count = await gathered(driver, meta=True, names=names, **choice)
+        assert batch.equals(whole.select([name for name in whole.schema.names if name in names]))
+        assert batch.num_rows == whole.num_rows
+        size = all_counts.bytes if "data" in names else 0
+        assert count == msgspec.structs.replace(all_counts, bytes=size)
+
+
 async def test_nodes_are_glued_to_batches_of_at_least_so_many_rows() -> None:
     driver = await LogDriver.open()
     for at in range(0, 3500, 700):
