@@ -48,6 +48,20 @@ def expected(low: int, high: int) -> list[bytes]:
     return [b"x%d" % i for i in range(low, high)]
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_read_that_is_refused_says_why_and_nothing_else(
+    spark: SparkSession, db: penstock.Database, tmp_path: Path, again: bool
+) -> None:
+    """Spark's runner stumbles over itself where making the reader raises."""
+    if again:  # with a checkpoint Spark begins by another question
+        write(db, 0, 10)
+        copy(doubled(spark, db), place(db), tmp_path / "c", stream="out")
+    refused = doubled(spark, db, endingOffsets="5")
+    with pytest.raises(StreamingQueryException, match="a streaming one has no end") as caught:
+        copy(refused, place(db), tmp_path / "c", stream="out")
+    assert "UnboundLocalError" not in str(caught.value)
+
+
 def test_a_query_goes_on_where_it_was(
     spark: SparkSession, db: penstock.Database, tmp_path: Path
 ) -> None:

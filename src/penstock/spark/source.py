@@ -19,7 +19,7 @@ from pyspark.sql.types import StructType
 from penstock.errors import InvalidError
 from penstock.spark.handles import reach
 from penstock.spark.options import read_options, write_options
-from penstock.spark.reader import BatchReader, FilteringReader, StreamReader
+from penstock.spark.reader import BatchReader, FilteringReader, RefusedReader, StreamReader
 from penstock.spark.schema import chosen, schema_of
 from penstock.spark.writer import BatchWriter, StreamWriter
 
@@ -39,7 +39,10 @@ class PenstockSource(DataSource):
         return FilteringReader(options) if options.push_filters else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        return StreamReader(chosen(read_options(self.options, streaming=True), schema))
+        try:
+            return StreamReader(chosen(read_options(self.options, streaming=True), schema))
+        except InvalidError as error:
+            return RefusedReader(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
