@@ -303,7 +303,9 @@ def spark_table(result: SparkResult) -> Table:
             f"{case.ours:,.0f} rows/s",
             f"{case.parquet:,.0f} rows/s" if case.parquet else "",
             f"{case.ratio:.2f}x" if case.ratio else "",
-            f"at least {case.wanted:g}x and {case.wanted_rows or 0:,.0f} rows/s",
+            f"at least {case.wanted:g}x and {case.wanted_rows or 0:,.0f} rows/s"
+            if case.wanted
+            else "",
             style=None if case.met else "red",
         )
     return table
