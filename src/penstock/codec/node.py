@@ -313,25 +313,38 @@ def decode_body(header: Header, value: bytes, what: str) -> Body:
     )
 
 
-def body_lists(body: Body) -> tuple[list[bytes], list[bytes] | None, list[bytes] | None] | None:
+def body_columns(body: Body) -> tuple[Column, Column | None, Column | None] | None:
     """Data, tags and meta of a small body that never left memory, without the price of decoding.
 
     None where it is compressed, has times or dead entries: then make a node of it.
     """
     if body.flags & (ZSTD | VALIDITY) or not body.flags & UNIFORM_TIME:
         return None
-    table = struct.Struct(f"<{body.count + 1}I")
-    raw, at = body.stored, 0
-    found: list[list[bytes] | None] = []
+    raw, at, size = body.stored, 0, 4 * (body.count + 1)
+    found: list[Column | None] = []
     for present in (True, body.flags & TAGS, body.flags & META):
         if not present:
             found.append(None)
             continue
-        edges = table.unpack_from(raw, at)
-        start = at + table.size + -table.size % 8
-        found.append([raw[start + a : start + b] for a, b in pairwise(edges)])
-        at = start + edges[-1] + -edges[-1] % 8
+        start = at + size + -size % 8
+        end = start + _U32.unpack_from(raw, at + size - 4)[0]
+        found.append((raw[at : at + size], raw[start:end]))
+        at = end + -end % 8
     data, tags, meta = found
+    assert data is not None
+    return data, tags, meta
+
+
+def body_lists(body: Body) -> tuple[list[bytes], list[bytes] | None, list[bytes] | None] | None:
+    """The same, cut into entries."""
+    columns = body_columns(body)
+    if columns is None:
+        return None
+    table = struct.Struct(f"<{body.count + 1}I")
+    data, tags, meta = (
+        [column[1][a:b] for a, b in pairwise(table.unpack(column[0]))] if column else None
+        for column in columns
+    )
     assert data is not None
     return data, tags, meta
 
@@ -347,6 +360,9 @@ class _Binary:
 
     def sizes(self) -> npt.NDArray[np.int64]:
         return self.table[1:].astype(np.int64) - self.table[:-1]
+
+    def column(self, raw: bytes) -> Column:
+        return self.table.tobytes(), raw[self.start : self.start + int(self.table[-1])]
 
     def slices(self, raw: bytes, low: int, high: int) -> list[bytes]:
         edges = (self.table[low : high + 1].astype(np.int64) + self.start).tolist()
@@ -442,6 +458,13 @@ class Node:
             return high
         table = self.data.table
         return low + int(np.searchsorted(table[low + 1 : high + 1], int(table[low]) + size)) + 1
+
+    def columns(self) -> tuple[Column | None, Column | None, Column | None]:
+        """Data, tags and meta as a body has them; None where no entry has any."""
+        data, tags, meta = (
+            part.column(self.raw) if part else None for part in (self.data, self.tags, self.meta)
+        )
+        return data, tags, meta
 
     def data_list(self, low: int, high: int) -> list[bytes]:
         """Data of the entries low <= i < high, counted within the node; a dead one is empty."""

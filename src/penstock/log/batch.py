@@ -238,12 +238,12 @@ def _body(columns: Sequence[Edges | None], low: int, high: int) -> Body:
     size = sum(len(column[1]) for column in (data, tags, meta) if column)
     large = is_large(high - low, size)
     # What is small will be merged, and gets its signature then.
-    signature = _signature(high - low, tags) if tags and large else 0
+    signature = column_signature(high - low, tags) if tags and large else 0
     return build_body(high - low, data, tags=tags, meta=meta, compress=large, signature=signature)
 
 
-def _signature(count: int, tags: Column) -> int:
-    """Of a large column, without a loop over its entries."""
+def column_signature(count: int, tags: Column) -> int:
+    """The signature of a column of tags, without a loop over its entries."""
     table, blob = tags
     # Tags that all differ, or are all the same, show in a few of them, in a fraction of the time.
     sampled = min(count, SIGNATURE_TAGS_MAX + 2)

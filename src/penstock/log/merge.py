@@ -10,25 +10,13 @@ Not here     when a run is closed (place.py), link rows (fold.py).
 from __future__ import annotations
 
 import msgspec
-import numpy as np
 
 from penstock.codec.keys import log_key, node_key
-from penstock.codec.node import (
-    Body,
-    Node,
-    body_lists,
-    build_body,
-    decode_header,
-    decode_node,
-    hole_value,
-    node_value,
-    tag_signature,
-)
-from penstock.log.batch import column
+from penstock.codec.node import Body, decode_header, decode_node, hole_value, node_value
 from penstock.log.decision import Decision, Now, Step, View
+from penstock.log.gather import Gathered
 from penstock.log.state import (
     NO_RUN,
-    Fragment,
     LogState,
     Run,
     fragment_of,
@@ -49,49 +37,17 @@ async def plan_merge(store: Store, state: LogState, *, active: bool = False) -> 
     entries = await read_run(store, state.log_id, run)
     if entries is None:
         return None
-    return merge_step(state.log_id, run, merged_body(entries), entries.times[-1])
+    return merge_step(state.log_id, run, entries.body(compress=True), entries.last_ms)
 
 
-class Entries:
-    """The entries of a run, column by column."""
-
-    def __init__(self) -> None:
-        self.data: list[bytes] = []
-        self.tags: list[bytes] = []
-        self.metas: list[bytes] = []
-        self.times: list[int] = []
-        self.dead: list[int] = []  # positions
-
-    def add_fragment(self, fragment: Fragment) -> None:
-        assert fragment.body is not None
-        count = fragment.count
-        lists = body_lists(fragment.body)
-        if lists is None:
-            value = node_value(fragment.body, fragment.first, fragment.time_ms)
-            self.add_node(decode_node(value, f"fragment {fragment.first}"))
-            return
-        data, tags, metas = lists
-        self.data += data
-        self.tags += [b""] * count if tags is None else tags
-        self.metas += [b""] * count if metas is None else metas
-        self.times += [fragment.time_ms] * count
-
-    def add_node(self, node: Node) -> None:
-        alive = node.alive()
-        if alive is not None:
-            self.dead += ((~alive).nonzero()[0] + len(self.data)).tolist()
-        self.data += node.data_list(0, node.count)
-        self.tags += node.tag_list(0, node.count)
-        self.metas += [meta or b"" for meta in node.meta_list(0, node.count)]
-        self.times += node.time_list(0, node.count)
-
-
-async def read_run(store: Store, log_id: int, run: Run) -> Entries | None:
+async def read_run(store: Store, log_id: int, run: Run) -> Gathered | None:
     """The run's entries, from memory where they still are. None: the rows are others by now."""
-    entries = Entries()
-    if all(fragment.body is not None for fragment in run.fragments):
-        for fragment in run.fragments:
-            entries.add_fragment(fragment)
+    entries = Gathered()
+    bodies = [fragment.body for fragment in run.fragments]
+    if None not in bodies:
+        for body, fragment in zip(bodies, run.fragments, strict=True):
+            assert body is not None
+            entries.add_body(body, fragment.time_ms)
         return entries
     expected = iter(run.fragments)
     low, high = node_key(log_id, run.first), node_key(log_id, run.fragments[-1].end)
@@ -104,31 +60,6 @@ async def read_run(store: Store, log_id: int, run: Run) -> Entries | None:
                 return None
             entries.add_node(decode_node(value, what))
     return entries if next(expected, None) is None else None
-
-
-def merged_body(entries: Entries) -> Body | None:
-    """One body with all of them; None when every entry is dead. Pure."""
-    count = len(entries.data)
-    validity = None
-    if entries.dead:
-        if len(entries.dead) == count:
-            return None
-        alive = np.ones(count, np.bool_)
-        alive[entries.dead] = False
-        validity = np.packbits(alive, bitorder="little").tobytes()
-    times = entries.times
-    tagged = any(entries.tags)
-    return build_body(
-        count,
-        column(entries.data, "data"),
-        tags=column(entries.tags, "tag") if tagged else None,
-        meta=column(entries.metas, "meta") if any(entries.metas) else None,
-        validity=validity,
-        # Times never fall, so the ends tell whether all are the same.
-        times=None if times[0] == times[-1] else np.array(times, "<i8").tobytes(),
-        compress=True,
-        signature=tag_signature(set(entries.tags)) if tagged else 0,
-    )
 
 
 def merge_step(log_id: int, run: Run, body: Body | None, last_ms: int) -> Step:
