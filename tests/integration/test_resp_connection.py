@@ -25,6 +25,7 @@ from penstock.errors import (
     UnavailableError,
 )
 from penstock.server.limits import Limits
+from penstock.server.resp import streams
 from penstock.server.resp.connection import Connection
 from penstock.server.resp.errors import encode_error
 
@@ -218,6 +219,36 @@ def test_client_unblock_ends_a_read_as_if_time_had_run_out_or_with_an_error() ->
             assert other.ask(b"CLIENT", b"UNBLOCK", number, *how) == b":1"
             assert reader.line() == line
         assert reader.ask(b"PING") == b"+PONG"
+
+
+@pytest.mark.parametrize("block", [(), (b"BLOCK", b"0")])
+def test_a_large_answer_to_a_group_is_made_in_parts_and_cannot_be_unblocked(
+    block: tuple[bytes, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The entries are delivered by then, and nothing would ever bring them again."""
+    making, go_on = threading.Event(), threading.Event()
+
+    async def give_way() -> None:
+        making.set()
+        while not go_on.is_set():
+            await asyncio.sleep(0.001)
+
+    with RespServer() as served, served.connect() as reader, served.connect() as other:
+        number = reader.ask(b"CLIENT", b"ID")[1:]
+        entries = [b"", b"x"] * 3000
+        assert other.ask(b"TWRITE", b"s", b"ENTRIES", *entries) == b"*2"
+        assert [other.line(), other.line()] == [b":0", b":2999"]
+        monkeypatch.setattr(streams, "give_way", give_way)
+        reader.words(b"TREAD", b"s", b"0", b"3000", b"GROUP", b"g", *block)
+        assert making.wait(10)
+        assert other.ask(b"PING") == b"+PONG"
+        assert other.ask(b"CLIENT", b"UNBLOCK", number) == b":0"
+        go_on.set()
+        assert reader.line() == b"*3000"
+        for i in range(3000):
+            assert [reader.line() for _ in range(6)] == [
+                b"*3", b":%d" % i, b"$0", b"", b"$1", b"x",
+            ]  # fmt: skip
 
 
 def test_client_kill_ends_another_connection_and_its_blocked_read() -> None:

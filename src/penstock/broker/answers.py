@@ -5,11 +5,9 @@ from __future__ import annotations
 import msgspec
 
 from penstock.codec.catalogue import CatalogueRow
-from penstock.codec.node import Node
-from penstock.log.read import Message
+from penstock.log.read import Message, Piece
 from penstock.log.state import LogState
 from penstock.stream.config import NO_CONFIG, StreamConfig, config_of
-from penstock.stream.deliver import Delivered
 
 
 class StreamInfo(msgspec.Struct, frozen=True):
@@ -44,15 +42,15 @@ class Found(msgspec.Struct, frozen=True):
 
 class FoundByGroup(msgspec.Struct, frozen=True):
     info: StreamInfo
-    delivered: Delivered
+    pieces: list[Piece]  # all of them living
 
     @property
-    def messages(self) -> list[Message]:
-        return self.delivered.messages
+    def count(self) -> int:
+        return sum(stop - start for _, start, stop in self.pieces)
 
 
 class FoundNodes(msgspec.Struct, frozen=True):
     info: StreamInfo
     low: int  # the offsets that the answer stands for; what no piece covers is evicted
     high: int
-    pieces: list[tuple[Node, int, int]]  # a node, and which of its entries, the end exclusive
+    pieces: list[Piece]  # a node, and which of its entries, the end exclusive

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Coroutine, Sequence
+from typing import Any, TypeVar
 
-from penstock.broker.answers import FoundByGroup, StreamInfo, stream_info
+from penstock.broker.answers import Found, FoundByGroup, StreamInfo, stream_info
 from penstock.broker.commit import Committer, Shown
 from penstock.broker.turns import Turns
 from penstock.codec.keys import Kind
@@ -21,6 +21,7 @@ from penstock.errors import InvalidError, PenstockError, UnavailableError
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, NameState, load_name, name_state_key
 from penstock.log.decision import StateKey
+from penstock.log.read import STEP_ENTRIES, living_in_steps
 from penstock.log.state import LogState, state_key
 from penstock.stream.ack import Named, ack_step
 from penstock.stream.deliver import MAX_PENDING, Delivered, Start, deliver_step
@@ -41,6 +42,8 @@ from penstock.stream.groups import (
     pending_step,
     set_step,
 )
+
+R = TypeVar("R")
 
 #: How many groups one request looks at: each may have to be loaded, within one tick.
 GROUPS_PART = 100
@@ -63,6 +66,55 @@ class GroupRequests(ABC):
     # -- requests
 
     async def read_group(
+        self,
+        name: LogName,
+        group: bytes,
+        count: int,
+        *,
+        block_ms: int | None = 0,
+        retry_ms: int | None = None,
+        expire_ms: int | None = None,
+        start: Start = "first",
+    ) -> Found:
+        found = await self.read_group_nodes(
+            name,
+            group,
+            count,
+            block_ms=block_ms,
+            retry_ms=retry_ms,
+            expire_ms=expire_ms,
+            start=start,
+        )
+        making = living_in_steps(found.pieces)
+        # A few are made in one go, where nobody can give up in between.
+        made = await (making if found.count <= STEP_ENTRIES else _to_its_end(making))
+        return Found(found.info, [*made])
+
+    def post_read_group(
+        self,
+        name: LogName,
+        group: bytes,
+        count: int,
+        *,
+        retry_ms: int | None,
+        expire_ms: int | None,
+        start: Start,
+    ) -> asyncio.Future[list[Delivered]]:
+        """A look that does not wait, without a task of its own: for doors that answer by callback.
+        `found_at_once` tells what was found, or that one must ask again."""
+        step = deliver_step(
+            name,
+            group,
+            count,
+            retry_ms=retry_ms,
+            expire_ms=expire_ms,
+            start=start,
+            cache=self._cache,
+            makes_stream=True,
+        )
+        return self._committer.request(step)
+
+    async def read_group_nodes(
         self,
         name: LogName,
         group: bytes,
@@ -121,7 +173,7 @@ class GroupRequests(ABC):
         finally:
             self._left(key)
         if not delivered.count:  # the stream as it is now, not as it was when it was asked
-            return FoundByGroup(await self.info(name), delivered)
+            return FoundByGroup(await self.info(name), [])
         return _found(delivered)
 
     def _left(self, key: GroupKey) -> None:
@@ -147,9 +199,15 @@ class GroupRequests(ABC):
         known: NameState | None = self._committer.states.get(name_state_key(name))
         return known is not None and known.row is None
 
+    def post_ack(
+        self, name: LogName, group: bytes, named: Sequence[Named]
+    ) -> asyncio.Future[list[int]]:
+        """The same as `ack` for doors that answer by callback."""
+        return self._committer.request(ack_step(name, group, named))
+
     async def ack(self, name: LogName, group: bytes, named: Sequence[Named]) -> int:
-        (count,) = await self._committer.submit(ack_step(name, group, named))
-        return count  # type: ignore[no-any-return]
+        (count,) = await self.post_ack(name, group, named)
+        return count
 
     async def group_create(
         self,
@@ -277,7 +335,7 @@ class GroupRequests(ABC):
 
     def _note_due(self, key: GroupKey, group: GroupState) -> None:
         index = group.index
-        self._due_ms[key] = min(index.next_retry_ms(), index.next_expire_ms())
+        self._due_ms[key] = min(index.next_retry_ms, index.next_expire_ms)
 
     def _set_alarm(self, key: GroupKey) -> None:
         """Wake up for the next entry that falls due."""
@@ -305,5 +363,27 @@ def _start_of_nothing(start: Start) -> int:
     return 0
 
 
+async def _to_its_end(making: Coroutine[Any, Any, R]) -> R:
+    """What was delivered is its reader's, also where that one gives up in this moment: without
+    retry it would be lost."""
+    task = asyncio.ensure_future(making)
+    cancelled = 0
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError:
+            cancelled += 1
+    current = asyncio.current_task()
+    assert current is not None
+    for _ in range(cancelled):
+        current.uncancel()
+    return task.result()
+
+
+def found_at_once(delivered: Delivered) -> FoundByGroup | None:
+    """What `post_read_group` found; None where it made progress without finding anything."""
+    return None if delivered.moved else _found(delivered)
+
+
 def _found(delivered: Delivered) -> FoundByGroup:
-    return FoundByGroup(stream_info(delivered.log), delivered)
+    return FoundByGroup(stream_info(delivered.log), [*delivered.due, *delivered.new])

@@ -31,7 +31,7 @@ class Joint:
         self._name = name
         self._parts: list[Body | Lone] = []
         #: Who waits, how many entries come before his, and how many are his.
-        self._writers: list[tuple[asyncio.Future[range], int, int]] = []
+        self._writers: list[tuple[asyncio.Future[list[range]], int, int]] = []
         self._bytes = 0
         self._entries = 0
         self._decided = False
@@ -43,7 +43,9 @@ class Joint:
             and self._bytes + size <= NODE_BYTES
         )
 
-    def add(self, part: Body | Lone, count: int, size: int, writer: asyncio.Future[range]) -> None:
+    def add(
+        self, part: Body | Lone, count: int, size: int, writer: asyncio.Future[list[range]]
+    ) -> None:
         self._writers.append((writer, self._entries, count))
         self._parts.append(part)
         self._entries += count
@@ -66,7 +68,7 @@ class Joint:
             if writer.done():
                 continue
             if error is None:
-                writer.set_result(reply.result()[0][at : at + count])
+                writer.set_result([reply.result()[0][at : at + count]])
             elif isinstance(error, asyncio.CancelledError):
                 writer.cancel()
             else:
@@ -78,17 +80,17 @@ class Joints:
         self._committer = committer
         self._open: dict[LogName, Joint] = {}
 
-    def write(self, name: LogName, body: Body) -> asyncio.Future[range]:
-        """The place in the order is taken at once."""
+    def write(self, name: LogName, body: Body) -> asyncio.Future[list[range]]:
+        """The place in the order is taken at once. -> as a commit of its own would answer"""
         return self._add(name, body, body.count, body.raw_bytes)
 
-    def post(self, name: LogName, tag: bytes, data: bytes) -> asyncio.Future[range]:
+    def post(self, name: LogName, tag: bytes, data: bytes) -> asyncio.Future[list[range]]:
         """The same for one small entry (`may_post`)."""
         return self._add(name, (tag, data), 1, len(tag) + len(data) + _TABLES)
 
     def _add(
         self, name: LogName, part: Body | Lone, count: int, size: int
-    ) -> asyncio.Future[range]:
+    ) -> asyncio.Future[list[range]]:
         joint = self._open.get(name)
         if joint is None or not joint.takes(count, size):
             joint = Joint(name)

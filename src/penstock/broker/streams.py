@@ -9,7 +9,7 @@ Not here     What a request decides (log/, stream/), wire formats (server/), who
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -64,9 +64,29 @@ class Streams(GroupRequests):
 
     # -- writes
 
-    def post(self, name: LogName, tag: bytes, data: bytes) -> asyncio.Future[range]:
-        """One small entry without a task of its own: for doors that answer by callback."""
+    def post(self, name: LogName, tag: bytes, data: bytes) -> asyncio.Future[list[range]]:
+        """One small entry (`may_post`), as `post_write`."""
         return self._joints.post(name, tag, data)
+
+    def post_write(
+        self,
+        name: LogName,
+        bodies: Sequence[Body],
+        *,
+        backlog: int | None = None,
+        producer: bytes | None = None,
+        sequence: int | None = None,
+    ) -> asyncio.Future[list[range]] | Coroutine[Any, Any, list[range]]:
+        """Begin a write. -> the replies of its commit, which are one: a future, for its place in
+        the order is taken; or, for what takes several commits, what does them."""
+        if backlog is None and producer is None and sequence is None and may_join(bodies):
+            return self._joints.write(name, bodies[0])
+        self._joints.close(name)
+        if must_stage(bodies):
+            produced = check_produced(producer, sequence)
+            return self._write_staged_in_time(name, bodies, backlog=backlog, produced=produced)
+        step = append_step(name, bodies, producer=producer, sequence=sequence, backlog=backlog)
+        return self._committer.request(step)
 
     async def write(
         self,
@@ -77,24 +97,27 @@ class Streams(GroupRequests):
         producer: bytes | None = None,
         sequence: int | None = None,
     ) -> range:
-        if backlog is None and producer is None and sequence is None and may_join(bodies):
-            return await self._joints.write(name, bodies[0])
-        self._joints.close(name)
-        if must_stage(bodies):
-            produced = check_produced(producer, sequence)
-            try:
-                async with asyncio.timeout(self._committer.deadline):
-                    return await self._write_staged(
-                        name, bodies, backlog=backlog, produced=produced
-                    )
-            except TimeoutError:
-                size = sum(len(body.stored) for body in bodies)
-                raise UnavailableError(
-                    f"a batch of {size:,} bytes was not written in time", hint="write smaller ones"
-                ) from None
-        step = append_step(name, bodies, producer=producer, sequence=sequence, backlog=backlog)
-        (offsets,) = await self._committer.submit(step)
-        return offsets  # type: ignore[no-any-return]
+        (offsets,) = await self.post_write(
+            name, bodies, backlog=backlog, producer=producer, sequence=sequence
+        )
+        return offsets
+
+    async def _write_staged_in_time(
+        self,
+        name: LogName,
+        bodies: Sequence[Body],
+        *,
+        backlog: int | None,
+        produced: Produced | None,
+    ) -> list[range]:
+        try:
+            async with asyncio.timeout(self._committer.deadline):
+                return [await self._write_staged(name, bodies, backlog=backlog, produced=produced)]
+        except TimeoutError:
+            size = sum(len(body.stored) for body in bodies)
+            raise UnavailableError(
+                f"a batch of {size:,} bytes was not written in time", hint="write smaller ones"
+            ) from None
 
     async def _write_staged(
         self,

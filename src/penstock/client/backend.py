@@ -11,7 +11,7 @@ from typing import Protocol
 
 import pyarrow as pa
 
-from penstock.broker.answers import Found, FoundByGroup, StreamInfo
+from penstock.broker.answers import Found, StreamInfo
 from penstock.codec.node import Body
 from penstock.log.catalogue import LogName
 from penstock.stream.deliver import Start
@@ -51,7 +51,7 @@ class Backend(Protocol):
         retry_ms: int | None = None,
         expire_ms: int | None = None,
         start: Start = "first",
-    ) -> Found | FoundByGroup: ...
+    ) -> Found: ...
 
     async def ack(self, name: LogName, group: bytes, ranges: Sequence[tuple[int, int]]) -> int: ...
 

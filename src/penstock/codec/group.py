@@ -26,15 +26,16 @@ import numpy.typing as npt
 
 from penstock.codec.scalars import (
     Reader,
-    encode_i64,
     encode_u32,
     encode_u64,
     encode_utf8,
 )
-from penstock.errors import CorruptError
+from penstock.errors import CorruptError, InvalidError
 
 _VERSION = b"\x01"
+_NUMBERS = struct.Struct("<QQQqq")
 _ONE_RUN = struct.Struct("<IQI")
+_NO_RUNS = bytes(4)
 
 PAGE_SLOTS = 1024
 #: How many offsets one list of an operation may name.
@@ -165,16 +166,25 @@ def decode_page(data: bytes, what: str) -> PageRow:
 def encode_group_operation(operation: GroupOperation) -> bytes:
     return b"".join(
         (
-            encode_u64(operation.next, "next offset"),
-            encode_u64(operation.expired, "expired"),
-            encode_u64(operation.skipped, "skipped"),
-            encode_i64(operation.retry_ms, "retry time"),
-            encode_i64(operation.expire_ms, "expiry time"),
+            _encode_numbers(operation),
             _encode_runs(operation.removed),
             _encode_runs(operation.again),
             _encode_runs(operation.fresh),
         )
     )
+
+
+def _encode_numbers(operation: GroupOperation) -> bytes:
+    try:
+        return _NUMBERS.pack(
+            operation.next,
+            operation.expired,
+            operation.skipped,
+            operation.retry_ms,
+            operation.expire_ms,
+        )
+    except struct.error:
+        raise InvalidError(f"a number of {operation} cannot be stored") from None
 
 
 def decode_group_operation(data: bytes) -> GroupOperation:
@@ -195,9 +205,9 @@ def decode_group_operation(data: bytes) -> GroupOperation:
 
 def _encode_runs(offsets: Offsets) -> bytes:
     if not len(offsets):
-        return encode_u32(0, "runs")
-    if int(offsets[-1]) - int(offsets[0]) == len(offsets) - 1:  # one run: nearly always
-        first, length = int(offsets[0]), len(offsets)
+        return _NO_RUNS
+    first, length = int(offsets[0]), len(offsets)
+    if int(offsets[-1]) - first == length - 1:  # one run: nearly always
         return _ONE_RUN.pack(1, first, length)
     starts = np.concatenate(([0], np.flatnonzero(np.diff(offsets) != 1) + 1))
     lengths = np.diff(np.concatenate((starts, [len(offsets)])))

@@ -139,7 +139,7 @@ def _one_request(data: bytes, limits: Limits) -> list[bytes] | None:
         return None
     arguments = lines[2:-1:2]
     try:
-        heads = [_ALONE_HEADS[len(argument)] for argument in arguments]
+        heads = list(map(_ALONE_HEADS.__getitem__, map(len, arguments)))
     except IndexError:
         return None
     return arguments if heads == lines[1:-1:2] else None
@@ -456,49 +456,56 @@ def _encode(value: Reply, protocol: int, parts: list[bytes]) -> None:
                 _encode(item, protocol, parts)
 
 
-#: The end of what is before a bulk, and its header.
+#: The end of what is before a bulk, and its header; and the same with an empty bulk in between.
 _BEFORE = [b"\r\n$%d\r\n" % size for size in range(4096)]
+_BEFORE_AFTER_EMPTY = [b"\r\n$0\r\n" + before for before in _BEFORE]
 
 
-def _before(items: Sequence[bytes]) -> list[bytes]:
+def _before(items: Sequence[bytes], known: list[bytes]) -> list[bytes]:
     try:
-        return [_BEFORE[len(item)] for item in items]
+        return list(map(known.__getitem__, map(len, items)))
     except IndexError:
-        return [b"\r\n$%d\r\n" % len(item) for item in items]
+        before = known[0].removesuffix(_BEFORE[0])
+        return [b"%b\r\n$%d\r\n" % (before, len(item)) for item in items]
 
 
-def encode_entries(first: int, tags: Sequence[bytes], data: Sequence[bytes]) -> bytes:
+def encode_entries(first: int, tags: Sequence[bytes] | None, data: Sequence[bytes]) -> bytes:
     """[offset, tag, data] for each, one after the other: the items of an array, without its head.
+    No `tags`: all of them are empty.
 
-    One list and one join: measured at 150 us for 1,000 entries of 100 bytes, 260 with a format
-    per entry.
+    One list and one join: a third of the price of a format per entry.
     """
     count = len(data)
-    parts = [b"\r\n*3\r\n:"] * (6 * count)
-    parts[1::6] = _numbers(first, first + count)
-    parts[2::6] = _before(tags)
-    parts[3::6] = tags
-    parts[4::6] = _before(data)
-    parts[5::6] = data
-    if count:
-        parts[0] = b"*3\r\n:"
-        parts.append(CRLF)
+    if not count:
+        return b""
+    width = 3 if tags is None else 5
+    parts = [b""] * (width * count)
+    parts[0::width] = _numbers(b"\r\n*3\r\n:", first, first + count)
+    if tags is None:
+        parts[1::width] = _before(data, _BEFORE_AFTER_EMPTY)
+    else:
+        parts[1::width] = _before(tags, _BEFORE)
+        parts[2::width] = tags
+        parts[3::width] = _before(data, _BEFORE)
+    parts[width - 1 :: width] = data
+    parts[0] = parts[0][2:]
+    parts.append(CRLF)
     return b"".join(parts)
 
 
 _THREE_DIGITS = [b"%03d" % n for n in range(1000)]
 
 
-def _numbers(low: int, high: int) -> list[bytes]:
+def _numbers(before: bytes, low: int, high: int) -> list[bytes]:
     found: list[bytes] = []
     while low < high:
         thousands, n = divmod(low, 1000)
         stop = min(1000, n + high - low)
         if thousands:
-            head = b"%d" % thousands
+            head = b"%b%d" % (before, thousands)
             found += [head + tail for tail in _THREE_DIGITS[n:stop]]
         else:
-            found += [b"%d" % i for i in range(n, stop)]
+            found += [b"%b%d" % (before, i) for i in range(n, stop)]
         low += stop - n
     return found
 

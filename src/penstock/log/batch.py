@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence, Sized
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,7 @@ Tag = str | bytes | None
 Entry = bytes | tuple[Tag, bytes] | tuple[Tag, bytes, bytes | None]
 Sizes = npt.NDArray[np.int64]
 #: Where each entry begins in a blob, and where the last one ends; the blob.
-Edges = tuple[Sizes, memoryview]
+Edges = tuple[Sizes, bytes | memoryview]
 
 
 _ONE_FORM = "entries are all data, or all (tag, data), or all (tag, data, meta)"
@@ -155,9 +155,7 @@ def _list_edges(items: Sequence[bytes], what: str) -> Edges:
 
 
 def _edges_of(items: Sequence[Sized], blob: bytes) -> Edges:
-    edges = np.zeros(len(items) + 1, np.int64)
-    np.cumsum(np.fromiter(map(len, items), np.int64, len(items)), out=edges[1:])
-    return edges, memoryview(blob)
+    return np.fromiter(accumulate(map(len, items), initial=0), np.int64, len(items) + 1), blob
 
 
 def _not_bytes(items: Sequence[bytes], what: str) -> InvalidError:
@@ -263,14 +261,17 @@ def column_signature(count: int, tags: Column) -> int:
 def _cut(column: Edges, low: int, high: int, what: str) -> Column:
     edges, blob = column
     part = edges[low : high + 1]
-    start, end = int(part[0]), int(part[-1])
+    start, end = int(edges[low]), int(edges[high])
     if end - start > ENTRY_BYTES_MAX:  # of one entry: several are less than a node
         size = end - start
         raise InvalidError(
             f"entry {low}: {what} of {size:,} bytes; at most {ENTRY_BYTES_MAX:,} are allowed",
             hint="keep it in a file, and write where that is",
         )
-    return (part - start).astype(np.uint32).tobytes(), bytes(blob[start:end])
+    if start:
+        part = part - start
+    # The whole of it is the object that it is; of a view bytes are made.
+    return part.astype(np.uint32).tobytes(), bytes(blob[start:end])
 
 
 def _check_tag_size(i: int, size: int) -> None:

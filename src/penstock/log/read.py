@@ -43,7 +43,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Rows of a scan that are in memory at once; every one of them is needed.
 _SCAN_ROWS = 32
 #: How many messages are made before others have their turn.
-_STEP_ENTRIES = 1000
+STEP_ENTRIES = 1000
 
 
 #: Entries low <= i < high of a node, counted within it.
@@ -107,12 +107,24 @@ async def entries_in_steps(
     shared = 0
     for node, start, stop in pieces:
         found += entries_of([(node, start, stop)], low + len(found), node.first + stop)
-        if len(found) - shared >= _STEP_ENTRIES:
+        if len(found) - shared >= STEP_ENTRIES:
             shared = len(found)
             await give_way()
     found += [None] * (high - low - len(found))
     if reverse:
         found.reverse()
+    return found
+
+
+async def living_in_steps(pieces: Iterable[Piece]) -> list[Message]:
+    """The entries of these pieces that are alive, in such steps."""
+    found: list[Message] = []
+    shared = 0
+    for piece in pieces:
+        if len(found) - shared >= STEP_ENTRIES:
+            shared = len(found)
+            await give_way()
+        found += [message for message in messages(*piece) if message is not None]
     return found
 
 
@@ -186,11 +198,16 @@ async def read_nodes(
     expected, high = max(low, state.first), min(high, state.next)
     missing = None
     while expected < high:
+        node = cache.find(log_id, expected) if cache else None
+        if node is not None:
+            start, expected = expected, min(node.end, high)
+            yield node, start - node.first, expected - node.first
+            continue
         reading = cache.reading() if cache else nullcontext(set[Place]())
         with reading as forgotten:
-            async for node in _walk(store, log_id, expected, high, cache, forgotten, wanted):
-                start, expected = expected, min(node.end, high)
-                yield node, start - node.first, expected - node.first  # type: ignore[misc]
+            async for found in _walk(store, log_id, expected, high, cache, forgotten, wanted):
+                start, expected = expected, min(found.end, high)
+                yield found, start - found.first, expected - found.first  # type: ignore[misc]
         if expected < high:
             row = await store.get(log_key(log_id))
             if row is None:
@@ -211,11 +228,6 @@ async def _walk(
     wanted: Wanted | None,
 ) -> AsyncIterator[Node | Header]:
     """Neighbouring nodes from the one that holds `expected`; ends early where one is missing."""
-    while cache and expected < high and (cached := cache.find(log_id, expected)):
-        yield cached
-        expected = cached.end
-    if expected >= high:
-        return
     row = await store.floor(node_key(log_id, expected), low=nodes_prefix(log_id))
     if row is None:
         return

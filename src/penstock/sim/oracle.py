@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from penstock.broker.answers import FoundByGroup
+from penstock.broker.answers import Found
 from penstock.broker.streams import Streams
 from penstock.codec.scalars import NEVER_MS
 from penstock.log.batch import build_bodies
@@ -298,7 +298,7 @@ class Oracle(Client):
             lambda streams: streams.group_create(target, b"room", max_pending=1),
         )
 
-        def read(streams: Streams) -> Awaitable[FoundByGroup]:
+        def read(streams: Streams) -> Awaitable[Found]:
             return streams.read_group(target, b"room", 1, block_ms=None, retry_ms=3_600_000)
 
         await self.insist("read turns/room", read)

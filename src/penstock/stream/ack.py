@@ -27,28 +27,28 @@ class Acks:
     """Offsets to acknowledge: single ones, and ranges with the end exclusive."""
 
     def __init__(self, named: Sequence[Named]) -> None:
-        singles = [each for each in named if isinstance(each, int)]
-        for offset in (min(singles), max(singles)) if singles else ():
-            _check(offset, offset)
+        singles: list[int] = []
         ranges: list[tuple[int, int]] = []
-        if len(singles) < len(named):
-            for each in named:
-                if isinstance(each, int):
-                    continue
-                start, end = each
-                _check(start, end)
-                if start == end:
-                    singles.append(start)
-                else:
-                    ranges.append((start, end + 1))
-        self.singles: Offsets = np.array(sorted(set(singles)), np.int64)
+        if (run := _one_run(named)) is not None:
+            named = [run]
+        for each in named:
+            if isinstance(each, int):
+                singles.append(each)
+                continue
+            start, end = each
+            _check(start, end)
+            ranges.append((start, end + 1))
+        singles = sorted(set(singles))
+        for offset in (singles[0], singles[-1]) if singles else ():
+            _check(offset, offset)
+        self.singles: Offsets = np.array(singles, np.int64) if singles else NO_OFFSETS
         self.ranges = _merged(ranges)
         self._starts = np.array([start for start, _ in self.ranges], np.int64)
         self._ends = np.array([end for _, end in self.ranges], np.int64)
 
     def pages(self, state: GroupState) -> list[int]:
         """Pages of the list that may hold some of them."""
-        named = set((self.singles // PAGE_SLOTS).tolist())
+        named = set((self.singles // PAGE_SLOTS).tolist()) if len(self.singles) else ()
         found = {number for number in named if state.index.holds(number)}
         for low, high in self.ranges:
             found.update(state.index.between(low, high))
@@ -56,14 +56,26 @@ class Acks:
 
     def pending(self, page: Page) -> Offsets:
         """Those of them that are pending on this page."""
-        low, high = np.searchsorted(self.singles, (page.first, page.first + PAGE_SLOTS))
-        slots = self.singles[low:high] - page.first
-        found = [slots[page.retry[slots] != 0] + page.first]
-        # Only the ranges that reach into this page: there may be very many.
-        first = int(self._ends.searchsorted(page.first, side="right"))
-        last = int(self._starts.searchsorted(page.first + PAGE_SLOTS))
-        found += [page.between(start, end) for start, end in self.ranges[first:last]]
-        return np.unique(np.concatenate(found)) if self.ranges else found[0]
+        found: list[Offsets] = []
+        if len(self.singles):
+            low, high = np.searchsorted(self.singles, (page.first, page.first + PAGE_SLOTS))
+            slots = self.singles[low:high] - page.first
+            found.append(slots[page.retry[slots] != 0] + page.first)
+        if self.ranges:
+            # Only the ranges that reach into this page: there may be very many.
+            first = int(self._ends.searchsorted(page.first, side="right"))
+            last = int(self._starts.searchsorted(page.first + PAGE_SLOTS))
+            found += [page.between(start, end) for start, end in self.ranges[first:last]]
+        if len(found) < 2:
+            return found[0] if found else NO_OFFSETS
+        return np.unique(np.concatenate(found))
+
+
+def _one_run(named: Sequence[Named]) -> tuple[int, int] | None:
+    """Neighbours, one by one and in order, as whoever acknowledges what it read names them."""
+    if len(named) < 2 or isinstance(first := named[0], tuple):
+        return None
+    return (first, first + len(named) - 1) if named == [*range(first, first + len(named))] else None
 
 
 def _check(start: int, end: int) -> None:
@@ -101,7 +113,8 @@ def ack_step(target: LogName, group: bytes, named: Sequence[Named]) -> Step:
         state = None if log is None else find_group(view, log.log_id, group)
         if state is None:
             return Decision(reply=0)
-        removed = np.concatenate([NO_OFFSETS, *(acks.pending(page) for page in pages.values())])
+        found = [acks.pending(page) for page in pages.values()]
+        removed = found[0] if len(found) == 1 else np.concatenate([NO_OFFSETS, *found])
         if not len(removed):
             return Decision(reply=0)
         return remove(state, pages, removed, reply=len(removed))

@@ -23,6 +23,7 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from penstock.clock import give_way
 from penstock.codec.group import (
     NO_OFFSETS,
     PAGE_SLOTS,
@@ -85,8 +86,9 @@ LOOKED_NODES = 256
 
 
 class Delivered(msgspec.Struct, frozen=True):
-    due: Sequence[Message] = ()  # delivered before
-    new: Sequence[Piece] = ()  # all of them living
+    #: All of them living: those that were delivered before, then those that are new.
+    due: Sequence[Piece] = ()
+    new: Sequence[Piece] = ()
     #: The group moved without finding anything to deliver: ask again.
     moved: bool = False
     log: LogState | None = None  # as it was then
@@ -96,12 +98,13 @@ class Delivered(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        return len(self.due) + _count(self.new)
+        return _count(self.due) + _count(self.new)
 
     @property
     def messages(self) -> list[Message]:
-        new = [message for piece in self.new for message in messages(*piece) if message is not None]
-        return [*self.due, *new]
+        """All of them at once; a loop that others share takes `living_in_steps`."""
+        found = [message for piece in (*self.due, *self.new) for message in messages(*piece)]
+        return [message for message in found if message is not None]
 
 
 class _Seen:
@@ -111,12 +114,12 @@ class _Seen:
         self.pages: dict[int, Page] = {}
         self.expired: Offsets = NO_OFFSETS
         self.evicted: Offsets = NO_OFFSETS
-        self.due: list[Message] = []
+        self.due: list[Piece] = []
         self.compacted: Offsets = NO_OFFSETS  # of those that were due
         self.new: list[Piece] = []
         self.next = 0
         self.skipped = 0
-        self.dead: list[Message] = []
+        self.dead: list[Piece] = []
         self.more_due = False  # pages with due entries were left for the next request
 
 
@@ -169,11 +172,10 @@ def deliver_step(
             return
         await _see_pending(view, seen, state, log, count, cache)
         pending = state.pending - len(seen.expired) - len(seen.evicted) - len(seen.compacted)
+        due = _count(seen.due)
         if retry_ms is None:
-            pending -= len(seen.due)
-        room = _room(
-            count - len(seen.due), retry_ms, pending=pending, max_pending=state.row.max_pending
-        )
+            pending -= due
+        room = _room(count - due, retry_ms, pending=pending, max_pending=state.row.max_pending)
         if seen.more_due:
             room = 0  # what is due comes first
         await _see_new(view, seen, log, state.head.next, room, cache)
@@ -268,11 +270,11 @@ def _deliver(
     expire_ms: int | None,
 ) -> Decision:
     head = state.head
-    due = _offsets_of(seen.due)
-    lists = [seen.expired, seen.evicted, seen.compacted]
-    if retry_ms is None:
+    due = _offsets(seen.due)
+    lists = [each for each in (seen.expired, seen.evicted, seen.compacted) if len(each)]
+    if retry_ms is None and len(due):
         lists.append(due)
-    removed = np.unique(np.concatenate(lists)) if any(map(len, lists)) else NO_OFFSETS
+    removed = np.unique(np.concatenate(lists)) if lists else NO_OFFSETS
     moved = seen.next != head.next or bool(len(removed))
     if not moved and not len(due):
         return Decision(reply=_delivered(seen, log, state))
@@ -301,19 +303,25 @@ def _deliver(
 def _delivered(seen: _Seen, log: LogState, state: GroupState, *, moved: bool = False) -> Delivered:
     index = state.index
     moved = moved and not seen.due and not seen.new
-    return Delivered(seen.due, seen.new, moved, log, index.next_retry_ms(), index.next_expire_ms())
+    return Delivered(seen.due, seen.new, moved, log, index.next_retry_ms, index.next_expire_ms)
 
 
 def expiry_timers(state: GroupState) -> tuple[Timer, ...]:
-    at_ms = state.index.next_expire_ms()
+    at_ms = state.index.next_expire_ms
     return () if at_ms == NEVER_MS else (group_due(state.head.log_id, state.head.name, at_ms),)
 
 
-def _bury(view: View, state: GroupState, dead: list[Message], now: Now) -> Decision:
+def _bury(view: View, state: GroupState, dead: list[Piece], now: Now) -> Decision:
     """Expired entries go to the end of the dead stream, in this commit."""
     entries = [
-        (message.tag.encode("utf-8", "surrogateescape"), message.data, message.meta or b"")
-        for message in dead
+        (tag, data, meta)
+        for node, start, stop in dead
+        for tag, data, meta in zip(
+            node.tag_list(start, stop),
+            node.data_list(start, stop),
+            node.meta_list(start, stop),
+            strict=True,
+        )
     ]
     return append_step(stream_name(state.row.dead), build_bodies(entries)).decide(view, now)
 
@@ -358,7 +366,8 @@ async def _see_pending(
         misses += not known and not len(found)
     if len(due):
         seen.due, looked = await _read_offsets(view, log, due, cache, BYTES_MAX)
-        seen.compacted = np.setdiff1d(looked, _offsets_of(seen.due))
+        if _count(seen.due) < len(looked):
+            seen.compacted = np.setdiff1d(looked, _offsets(seen.due))
         seen.more_due = seen.more_due or len(looked) < len(due)
 
 
@@ -406,35 +415,40 @@ async def _see_new(
 
 async def _read_offsets(
     view: View, log: LogState, offsets: Offsets, cache: NodeCache | None, bytes_max: int
-) -> tuple[list[Message], Offsets]:
+) -> tuple[list[Piece], Offsets]:
     """The living ones of these entries, and which of them were looked at: all, or as many as
-    `bytes_max` allows."""
-    found: list[Message] = []
-    size = 0
-    for low, high in _runs(offsets):
-        async for node, start, stop in read_nodes(view.store, log, low, high, cache=cache):
-            for i, message in enumerate(messages(node, start, stop), node.first + start):
-                if size > bytes_max:
-                    return found, offsets[offsets < i]
-                if message is not None:
-                    found.append(message)
-                    size += len(message.data)
+    `bytes_max` allows, the one that reaches it included."""
+    found: list[Piece] = []
+    size, at = 0, int(offsets.searchsorted(log.first))
+    while at < len(offsets):
+        first = int(offsets[at])
+        # Node by node, however many of its entries are meant: there may be one run for each.
+        end = first + 1
+        async for node, _, _ in read_nodes(view.store, log, first, first + 1, cache=cache):
+            end = node.end
+            stop = at + int(offsets[at:].searchsorted(end))
+            for low, high in _runs(offsets[at:stop] - node.first):
+                for start, last, living in node.runs(low, high):
+                    taken = node.fitting(start, last, bytes_max - size) if living else last
+                    if living:
+                        found.append((node, start, taken))
+                        size += node.data_bytes(start, taken)
+                    if size >= bytes_max:
+                        return found, offsets[offsets < node.first + taken]
+        at += int(offsets[at:].searchsorted(end))
+        if at < len(offsets):
+            await give_way()
     return found, offsets
 
 
 def _runs(offsets: Offsets) -> Sequence[tuple[int, int]]:
-    breaks = np.flatnonzero(np.diff(offsets) != 1) + 1
-    starts = np.concatenate(([0], breaks))
-    stops = np.concatenate((breaks, [len(offsets)]))
-    return [
-        (int(offsets[start]), int(offsets[stop - 1]) + 1)
-        for start, stop in zip(starts.tolist(), stops.tolist(), strict=True)
-        if stop > start
-    ]
-
-
-def _offsets_of(found: Sequence[Message]) -> Offsets:
-    return np.fromiter((message.offset for message in found), np.int64, len(found))
+    """Neighbours among rising offsets: (first, last + 1)."""
+    if int(offsets[-1]) - int(offsets[0]) == len(offsets) - 1:
+        return [(int(offsets[0]), int(offsets[-1]) + 1)]
+    breaks = np.flatnonzero(np.diff(offsets) != 1)
+    starts = np.concatenate((offsets[:1], offsets[breaks + 1])).tolist()
+    stops = np.concatenate((offsets[breaks], offsets[-1:])).tolist()
+    return [(start, stop + 1) for start, stop in zip(starts, stops, strict=True)]
 
 
 def _count(pieces: Sequence[Piece]) -> int:
@@ -442,8 +456,10 @@ def _count(pieces: Sequence[Piece]) -> int:
 
 
 def _offsets(pieces: Sequence[Piece]) -> Offsets:
+    if not pieces:
+        return NO_OFFSETS
     ranges = [np.arange(node.first + start, node.first + stop) for node, start, stop in pieces]
-    return ranges[0] if len(ranges) == 1 else np.concatenate([NO_OFFSETS, *ranges])
+    return ranges[0] if len(ranges) == 1 else np.concatenate(ranges)
 
 
 def _pages(pieces: Sequence[Piece]) -> set[int]:

@@ -94,9 +94,10 @@ def touched(operation: GroupOperation) -> list[int]:
 
 
 def applied(page: Page, operation: GroupOperation, sequence: int) -> Page:
-    """The page after this operation."""
-    retry, expire = page.retry.copy(), page.expire.copy()
-    deliveries = page.deliveries.copy()
+    """The page after this operation. What it does not change is shared with the page before."""
+    retry, expire, deliveries = page.retry.copy(), page.expire, page.deliveries
+    if len(operation.again) or len(operation.fresh):
+        deliveries = deliveries.copy()
     if len(operation.removed):
         retry[_slots(page, operation.removed)] = 0
     if len(operation.again):
@@ -106,13 +107,17 @@ def applied(page: Page, operation: GroupOperation, sequence: int) -> Page:
     if len(operation.fresh):
         fresh = _slots(page, operation.fresh)
         retry[fresh] = operation.retry_ms
+        expire = expire.copy()
         expire[fresh] = operation.expire_ms
         deliveries[fresh] = 1
     return Page(page.number, sequence, retry, expire, deliveries)
 
 
-def _slots(page: Page, offsets: Offsets) -> Ints:
-    if page.first <= offsets[0] and offsets[-1] < page.first + PAGE_SLOTS:
+def _slots(page: Page, offsets: Offsets) -> Ints | slice:
+    first, last = int(offsets[0]) - page.first, int(offsets[-1]) - page.first
+    if first >= 0 and last < PAGE_SLOTS:
+        if last - first == len(offsets) - 1:  # neighbours, as nearly always: no list of them
+            return slice(first, last + 1)
         return offsets - page.first
     low, high = np.searchsorted(offsets, (page.first, page.first + PAGE_SLOTS))
     return offsets[low:high] - page.first
@@ -120,9 +125,13 @@ def _slots(page: Page, offsets: Offsets) -> Ints:
 
 class Index(msgspec.Struct, frozen=True):
     """One line per page with pending entries, in the order of the pages: its number, how many,
-    the lowest offset, the earliest retry, the earliest expiry."""
+    the lowest offset, the earliest retry, the earliest expiry. And what every request asks for, so
+    that none looks through all lines: it is kept up with each change."""
 
     lines: Ints
+    pending: int = 0
+    next_retry_ms: int = NEVER_MS
+    next_expire_ms: int = NEVER_MS
 
     @property
     def numbers(self) -> Ints:
@@ -145,35 +154,30 @@ class Index(msgspec.Struct, frozen=True):
         return self.lines[:, 4]
 
     @property
-    def pending(self) -> int:
-        return int(self.counts.sum())
-
-    @property
     def memory_bytes(self) -> int:
         return self.lines.nbytes + 500
 
     def first_pending(self) -> int | None:
-        return int(self.lowest[0]) if len(self.lines) else None
-
-    def next_retry_ms(self) -> int:
-        return int(self.retry.min()) if len(self.lines) else NEVER_MS
-
-    def next_expire_ms(self) -> int:
-        return int(self.expire.min()) if len(self.lines) else NEVER_MS
+        return int(self.lines[0, 2]) if self.pending else None
 
     def due(self, now_ms: int) -> list[int]:
+        if self.next_retry_ms > now_ms:
+            return []
         found: list[int] = self.numbers[self.retry <= now_ms].tolist()
         return found
 
     def expired(self, now_ms: int) -> list[int]:
+        if self.next_expire_ms > now_ms:
+            return []
         found: list[int] = self.numbers[self.expire <= now_ms].tolist()
         return found
 
     def between(self, low: int, high: int) -> list[int]:
         """Pages with an offset low <= offset < high."""
-        start, stop = np.searchsorted(
-            self.numbers, (low // PAGE_SLOTS, -(-high // PAGE_SLOTS)), side="left"
-        )
+        if not self.pending or high <= self.lines[0, 2]:
+            return []
+        start = self.numbers.searchsorted(low // PAGE_SLOTS)
+        stop = self.numbers.searchsorted(-(-high // PAGE_SLOTS))
         found: list[int] = self.numbers[start:stop].tolist()
         return found
 
@@ -185,21 +189,50 @@ class Index(msgspec.Struct, frozen=True):
         """The index with the lines of these pages as they are now."""
         if len(pages) > 16:
             return self._replaced_many(pages)
-        lines = self.lines
-        for number, page in pages.items():
-            line = _line(page)
-            at = int(lines[:, 0].searchsorted(number))
-            after = at + (at < len(lines) and lines[at, 0] == number)
-            between = np.array([line], np.int64) if line[1] else NO_LINES
-            lines = np.concatenate((lines[:at], between, lines[after:]))
-        return Index(lines)
+        index = self
+        for page in pages.values():
+            index = index._replaced_one(page)
+        return index
+
+    def _replaced_one(self, page: Page) -> Index:
+        line, lines = _line(page), self.lines
+        _, count, _, retry_ms, expire_ms = line
+        at = int(lines[:, 0].searchsorted(page.number))
+        old = lines[at].tolist() if at < len(lines) else None
+        if old is not None and old[0] == page.number:
+            pending, there = self.pending - old[1], True
+        else:
+            pending, there, old = self.pending, False, None
+        if there and count:
+            lines = lines.copy()
+            lines[at] = line
+        elif there or count:
+            new = np.array([line], np.int64) if count else NO_LINES
+            lines = np.concatenate((lines[:at], new, lines[at + there :]))
+        if old is None or (old[3] > self.next_retry_ms and old[4] > self.next_expire_ms):
+            # What went was not the earliest of anything.
+            retry_ms = min(retry_ms, self.next_retry_ms)
+            expire_ms = min(expire_ms, self.next_expire_ms)
+        elif len(lines) > 1:
+            retry_ms = int(np.minimum.reduce(lines[:, 3]))
+            expire_ms = int(np.minimum.reduce(lines[:, 4]))
+        elif len(lines) == 1:
+            _, _, _, retry_ms, expire_ms = lines[0].tolist()
+        return Index(lines, pending + count, retry_ms, expire_ms)
 
     def _replaced_many(self, pages: Mapping[int, Page]) -> Index:
         """The same in one go: one by one would be quadratic."""
         kept = self.lines[~np.isin(self.numbers, list(pages))]
         new = [line for page in pages.values() if (line := _line(page))[1]]
         lines = np.concatenate((kept, np.array(new, np.int64).reshape(-1, 5)))
-        return Index(lines[np.argsort(lines[:, 0], kind="stable")])
+        if not len(lines):
+            return NO_PAGES
+        return Index(
+            lines[np.argsort(lines[:, 0], kind="stable")],
+            int(lines[:, 1].sum()),
+            int(lines[:, 3].min()),
+            int(lines[:, 4].min()),
+        )
 
 
 NO_LINES: Ints = np.zeros((0, 5), np.int64)
@@ -208,12 +241,15 @@ NO_PAGES = Index(NO_LINES)
 
 def _line(page: Page) -> tuple[int, int, int, int, int]:
     slots = page.slots()
-    if not len(slots):
-        return page.number, 0, 0, 0, 0
+    count = len(slots)
+    if not count:
+        return page.number, 0, 0, NEVER_MS, NEVER_MS
+    first, last = int(slots[0]), int(slots[-1])
+    used = slice(first, last + 1) if last - first == count - 1 else slots
     return (
         page.number,
-        len(slots),
-        page.first + int(slots[0]),
-        int(page.retry[slots].min()),
-        int(page.expire[slots].min()),
+        count,
+        page.first + first,
+        int(np.minimum.reduce(page.retry[used])),
+        int(np.minimum.reduce(page.expire[used])),
     )

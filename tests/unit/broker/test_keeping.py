@@ -411,7 +411,7 @@ async def test_a_write_right_behind_the_request_of_a_reader_is_not_missed(
     await world.settle()
     assert wrote.done()
     assert waits.done()
-    assert [message.offset for message in waits.result().messages] == [1, 2]
+    assert [each and each.offset for each in waits.result().messages] == [1, 2]
     await broker.close()
 
 
@@ -452,4 +452,31 @@ async def test_evicting_what_is_pending_makes_room_for_a_reader_that_waits(
     await broker.streams.evict(S, up_to=9)
     found = (await waits).messages
     assert [message and message.offset for message in found] == [10, 11, 12, 13, 14]
+    await broker.close()
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_others_have_their_turn_while_a_large_answer_to_a_group_is_made(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """And what was delivered is its reader's, also where that one gives up meanwhile."""
+    broker = await world.open()
+    await broker.streams.write(S, build_bodies([b"x"] * 5000))
+    if again:
+        await broker.streams.read_group(S, G, 5000, retry_ms=1)
+        world.clock.pass_ms(10)
+    turns, begun = [0], asyncio.Event()
+
+    async def count() -> None:
+        turns[0] += 1
+        begun.set()
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr(read, "give_way", count)
+    reader = asyncio.create_task(broker.streams.read_group(S, G, 5000, block_ms=None))
+    await begun.wait()
+    reader.cancel()
+    assert [each and each.offset for each in (await reader).messages] == [*range(5000)]
+    assert turns[0] >= 4
+    assert (await broker.streams.group_info(S, G)).pending == 0
     await broker.close()

@@ -300,4 +300,7 @@ def test_entries_are_encoded_as_a_client_reads_them(first: int) -> None:
             [offset, tag, item, time, meta or None]
             for offset, tag, item, time, meta in zip(offsets, tags, data, times, metas, strict=True)
         ]
-    assert encode_entries(first, [], []) == b""
+    untagged = [list(row) for row in zip(offsets, [b""] * 15, data, strict=True)]
+    assert decode(encode_entries(first, None, data), 15) == untagged
+    assert decode(encode_entries(first, None, data[:13]), 13) == untagged[:13]
+    assert encode_entries(first, [], []) == encode_entries(first, None, []) == b""

@@ -15,12 +15,11 @@ from penstock.codec.resp import Reply, Simple, encode
 from penstock.errors import InvalidError
 from penstock.log.batch import build_bodies
 from penstock.log.catalogue import stream_name
-from penstock.log.read import Message
 from penstock.server.resp import streams
 from penstock.server.resp.commands import COMMANDS
 from penstock.server.resp.grammar import Request
 from penstock.server.resp.parsers import PARSERS
-from penstock.server.resp.streams import _bodies, run
+from penstock.server.resp.streams import _bodies, run, whole
 from penstock.stream.deliver import Delivered
 
 K = stream_name("k")
@@ -44,6 +43,16 @@ class Recorder:
         self.calls: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
 
     def __getattr__(self, name: str) -> Any:
+        if name.startswith("post"):
+
+            def begin(*arguments: Any, **options: Any) -> asyncio.Future[Any]:
+                self.calls.append((name, arguments, options))
+                answer = asyncio.get_running_loop().create_future()
+                answer.set_result([self.answer])
+                return answer
+
+            return begin
+
         async def method(*arguments: Any, **options: Any) -> Any:
             self.calls.append((name, arguments, options))
             return self.answer
@@ -55,8 +64,12 @@ def ask(line: str, answer: Any, protocol: int = 3, limit: int = 1 << 20) -> tupl
     words = line.encode().split()
     recorder = Recorder(answer)
     request = cast(Request, PARSERS[COMMANDS[words[0].decode()].name](words))
-    reply = asyncio.run(run(request, cast(Streams, recorder), protocol, limit))
+    reply = asyncio.run(asked(request, cast(Streams, recorder), protocol, limit))
     return reply, recorder.calls
+
+
+async def asked(request: Request, streams: Streams, protocol: int, limit: int) -> bytes:
+    return await whole(await run(request, streams, protocol, limit))
 
 
 def call(name: str, *arguments: Any, **options: Any) -> tuple[str, Any, Any]:
@@ -68,7 +81,7 @@ def call(name: str, *arguments: Any, **options: Any) -> tuple[str, Any, Any]:
     [
         ("TEVICT k 5", 6, [call("evict", K, up_to=5, keep=None)], 6),
         ("TEVICT k -5", 6, [call("evict", K, up_to=None, keep=5)], 6),
-        ("TACK k g 1 3-5", 4, [call("ack", K, b"g", [1, (3, 5)])], 4),
+        ("TACK k g 1 3-5", 4, [call("post_ack", K, b"g", [1, (3, 5)])], 4),
         (
             "TGROUP CREATE k g FROM new MAXPENDING 5 DEAD d",
             None,
@@ -147,7 +160,7 @@ def test_a_write_passes_its_options_on() -> None:
     reply, calls = ask("TWRITE k BACKLOG 3 PRODUCER p 7 ENTRIES t e u f", range(5, 7))
     assert reply == encode([5, 6], 3)
     bodies = build_bodies([(b"t", b"e"), (b"u", b"f")])
-    assert calls == [call("write", K, bodies, backlog=3, producer=b"p", sequence=7)]
+    assert calls == [call("post_write", K, bodies, backlog=3, producer=b"p", sequence=7)]
     assert ask("TWRITE k t e", range(5, 6))[0] == b":5\r\n"
 
 
@@ -231,7 +244,7 @@ def test_a_read_of_evicted_entries_works_once_per_step_and_lets_others_have_thei
         beside = asyncio.ensure_future(others())
         words = f"TREAD k {count - 1 if reverse else 0} {count}{' REVERSE' * reverse}".split()
         request = cast(Request, PARSERS["TREAD"]([word.encode() for word in words]))
-        reply = await run(request, cast(Streams, stream), 3, 1 << 30)
+        reply = await asked(request, cast(Streams, stream), 3, 1 << 30)
         beside.cancel()
         return reply
 
@@ -270,14 +283,15 @@ def test_a_group_read_passes_its_options_on_and_keeps_bytes_that_are_no_text() -
     node = decode_node(
         node_value(build_bodies([(b"t", b"x"), (b"", b"b"), (b"u", b"c")])[0], 8, 78), "node"
     )
-    found = FoundByGroup(
-        STREAM, Delivered(due=[Message(5, "t\udcff", b"a", 77, b"m")], new=[(node, 1, 3)])
-    )
+    (due,) = build_bodies([(b"t\xff", b"a", b"m")])
+    again = decode_node(node_value(due, 5, 77), "node")
+    found = FoundByGroup(STREAM, [(again, 0, 1), (node, 1, 3)])
     reply, calls = ask("TREAD k 0 5 GROUP g FROM new RETRY 10 0 BLOCK 0 WITHINFO", found)
     assert reply == encode([[2, 9], [5, b"t\xff", b"a"], [9, b"", b"b"], [10, b"u", b"c"]], 3)
     options = {"block_ms": None, "retry_ms": 10, "expire_ms": None, "start": "new"}
-    assert calls == [call("read_group", K, b"g", 5, **options)]
-    reply, _ = ask("TREAD k 0 5 GROUP g FULL", found, 2)
+    assert calls == [call("read_group_nodes", K, b"g", 5, **options)]
+    delivered = Delivered(due=[(again, 0, 1)], new=[(node, 1, 3)])
+    reply, _ = ask("TREAD k 0 5 GROUP g FULL", delivered, 2)
     assert reply == encode(
         [
             [5, b"t\xff", b"a", 77, b"m"],

@@ -162,13 +162,13 @@ def test_the_index_has_a_line_per_page_in_use() -> None:
     index = NO_PAGES.replaced(pages)
     assert columns(index) == [(2, 1, TWO + 9, 20, 300), (7, 2, 7168, 10, 400)]
     assert (index.pending, index.first_pending()) == (3, TWO + 9)
-    assert (index.next_retry_ms(), index.next_expire_ms()) == (10, 300)
+    assert (index.next_retry_ms, index.next_expire_ms) == (10, 300)
 
 
 def test_an_empty_index_has_nothing_and_never() -> None:
     assert columns(NO_PAGES.replaced({})) == []
     assert (NO_PAGES.pending, NO_PAGES.first_pending()) == (0, None)
-    assert (NO_PAGES.next_retry_ms(), NO_PAGES.next_expire_ms()) == (NEVER_MS, NEVER_MS)
+    assert (NO_PAGES.next_retry_ms, NO_PAGES.next_expire_ms) == (NEVER_MS, NEVER_MS)
     assert NO_PAGES.due(NEVER_MS) == NO_PAGES.expired(NEVER_MS) == NO_PAGES.between(0, 10**9) == []
 
 

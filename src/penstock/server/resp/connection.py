@@ -19,6 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Coroutine
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import msgspec
@@ -31,7 +33,7 @@ from penstock.server.resp import bulk, graphs, housekeeping, queues, sources, st
 from penstock.server.resp.bulk_grammar import BulkRequest
 from penstock.server.resp.commands import COMMANDS, Command
 from penstock.server.resp.errors import INTERNAL, encode_error, unknown_command
-from penstock.server.resp.grammar import Read, ReadGroup, Request, parse_write
+from penstock.server.resp.grammar import Read, ReadGroup, Request
 from penstock.server.resp.parsers import PARSERS
 from penstock.server.resp.queue_grammar import Claim, QueueRequest
 from penstock.server.resp.topic_grammar import PauseTopic, Poll, TopicRequest
@@ -51,8 +53,8 @@ AT_ONCE_WORDS = 1024
 TOGETHER = 1000
 TOGETHER_BYTES = 1 << 20
 
-#: TWRITE key tag entry
-LONE_WRITE = 4
+#: What may need nothing but one commit, by far the most frequent requests.
+POSTED = frozenset(("TWRITE", "TREAD", "TACK"))
 
 NOAUTH = error("NOAUTH", "Authentication required.")
 UNBLOCKED = error("UNBLOCKED", "client unblocked via CLIENT UNBLOCK")
@@ -65,6 +67,7 @@ _BY_WORD: dict[bytes, Command] = {
 }
 
 ReplyMode = Literal["on", "off", "skip", "skip next"]
+AnyRequest = Request | QueueRequest | TopicRequest | BulkRequest | SourceRequest | GraphRequest
 #: Requests that may wait; what they take must not be taken for nobody.
 Waiting = Read | ReadGroup | Claim | Poll | PauseTopic | Look
 
@@ -118,7 +121,9 @@ class Connection(asyncio.Protocol):
         self._queue_bytes = 0  # received since the queue was empty
         #: While something is awaited: a task, or the write itself.
         self._task: asyncio.Future[Any] | None = None
-        self._blocked: asyncio.Task[bytes] | None = None  # while that is a read that waits
+        self._blocked: asyncio.Task[streams.Encoded] | None = (
+            None  # while that is a read that waits
+        )
         self._unblocked: Literal["", "timeout", "error"] = ""
         self._paused = False  # reading is
         self._choked = False  # writing is
@@ -332,52 +337,73 @@ class Connection(asyncio.Protocol):
                     break
                 continue
             self._flush(replies)
-            if not queue and len(words) == LONE_WRITE and command.name == "TWRITE":
-                if self._post(words):
+            if command.name in POSTED and self.authenticated and not queue and not self._lost:
+                if self._post(command, words):
                     return
                 continue
-            self._task = asyncio.get_running_loop().create_task(self._work(command, words))
+            self._work_on(command, words)
             return
         self._flush(replies)
         if not queue or self.closing:
             self._drained()
             self._finish()
 
-    def _post(self, words: list[bytes]) -> bool:
-        """Begin a lone write, by far the most frequent request, without a task of its own. ->
+    def _post(self, command: Command, words: list[bytes]) -> bool:
+        """Begin a request that came alone, without a task of its own if it needs but a commit. ->
         whether it is under way; else it is answered."""
-        command = COMMANDS["TWRITE"]
-        posted = None
-        try:
-            if self.authenticated:
-                posted = streams.post(parse_write(words), self.server.broker.streams)
-        except PenstockError as failure:
-            self._note(command)
-            self._send(encode_error(failure))
-            return False
-        if posted is None:  # also for `_run` to refuse
-            self._task = asyncio.get_running_loop().create_task(self._work(command, words))
-            return True
         self._note(command)
-        self._task = posted
-        posted.add_done_callback(self._posted)
+        try:
+            command.check_arity(len(words))
+            request = PARSERS[command.name](words)
+            posted = streams.post(cast(Request, request), self.server.broker.streams, self.protocol)
+        except Exception as failure:
+            self._send(self._encode_failure(command, failure))
+            return False
+        if posted is None:
+            self._work_on(command, words, self._respond(request))
+            return True
+        answer, finish = posted
+        if not isinstance(answer, asyncio.Future):
+            self._work_on(command, words, streams.finished(answer, finish))
+            return True
+        self._task = answer
+        answer.add_done_callback(partial(self._posted, command, words, finish))
         return True
 
-    def _posted(self, posted: asyncio.Future[range]) -> None:
+    def _posted(
+        self,
+        command: Command,
+        words: list[bytes],
+        finish: streams.Finish,
+        answer: asyncio.Future[list[Any]],
+    ) -> None:
         self._task = None
-        if posted.cancelled():
+        if answer.cancelled():
             self.cut()  # the broker ends
             return
-        failure = posted.exception()
-        if failure is None:
-            self._send(b":%d\r\n" % posted.result().start)
-        elif isinstance(failure, PenstockError):
-            self._send(encode_error(failure))
+        try:
+            reply = finish(answer.result())
+        except Exception as failure:
+            reply = self._encode_failure(command, failure)
+        if isinstance(reply, bytes):
+            self._send(reply)
+            self._advance()
         else:
-            _log.error("TWRITE failed", exc_info=failure)
-            self.server.counts.internal_errors += 1
-            self._send(INTERNAL)
-        self._advance()
+            self._work_on(command, words, reply)
+
+    def _work_on(
+        self, command: Command, words: list[bytes], begun: Coroutine[Any, Any, bytes] | None = None
+    ) -> None:
+        """Go on with a task, from this request on; it may have begun."""
+        work = self._work(command, words, begun)
+        self._task = asyncio.get_running_loop().create_task(work)
+
+    def _encode_failure(self, command: Command, failure: Exception) -> bytes:
+        if isinstance(failure, PenstockError):
+            return encode_error(failure)
+        _log.error("%s failed", command.name, exc_info=failure)
+        self.server.counts.internal_errors += 1
+        return INTERNAL
 
     def _note(self, command: Command) -> None:
         self.last_at = self.server.clock.monotonic()
@@ -435,11 +461,16 @@ class Connection(asyncio.Protocol):
             counts.internal_errors += 1
             return INTERNAL
 
-    async def _work(self, command: Command, words: list[bytes]) -> None:
+    async def _work(
+        self, command: Command, words: list[bytes], begun: Coroutine[Any, Any, bytes] | None
+    ) -> None:
         """Run requests one after the other until nothing waits, or nobody reads the replies."""
         try:
             while True:
-                if self._queue and command.name == "TWRITE":
+                if begun is not None:
+                    self._send(await self._reply(command, begun))
+                    begun = None
+                elif self._queue and command.name == "TWRITE":
                     await self._write_together(words)
                 else:
                     self._send(await self._run(command, words))
@@ -501,26 +532,27 @@ class Connection(asyncio.Protocol):
 
     async def _run(self, command: Command, words: list[bytes]) -> bytes:
         self._note(command)
-        counts = self.server.counts
         if not self.authenticated:
             return NOAUTH
         try:
             command.check_arity(len(words))
             request = PARSERS[command.name](words)
-            if isinstance(request, Waiting):
-                return await self._run_read(request)
-            return await self._ask(request)
-        except PenstockError as failure:
-            return encode_error(failure)
-        except Exception:
-            _log.exception("%s failed", command.name)
-            counts.internal_errors += 1
-            return INTERNAL
+        except Exception as failure:
+            return self._encode_failure(command, failure)
+        return await self._reply(command, self._respond(request))
 
-    async def _ask(
-        self,
-        request: Request | QueueRequest | TopicRequest | BulkRequest | SourceRequest | GraphRequest,
-    ) -> bytes:
+    async def _reply(self, command: Command, responding: Coroutine[Any, Any, bytes]) -> bytes:
+        try:
+            return await responding
+        except Exception as failure:
+            return self._encode_failure(command, failure)
+
+    async def _respond(self, request: AnyRequest) -> bytes:
+        if isinstance(request, Waiting):
+            return await self._run_read(request)
+        return await streams.whole(await self._ask(request))
+
+    async def _ask(self, request: AnyRequest) -> streams.Encoded:
         server = self.server
         broker, limit = server.broker, server.limits.output_bytes
         if isinstance(request, QueueRequest):
@@ -542,27 +574,29 @@ class Connection(asyncio.Protocol):
     async def _run_read(self, request: Waiting) -> bytes:
         if request.block_ms == 0:
             # A read for somebody who is gone would deliver a group's entries to nobody.
-            return b"" if self._lost else await self._ask(request)
+            return b"" if self._lost else await streams.whole(await self._ask(request))
         if self._ended:
             raise asyncio.CancelledError
         self._resume_reading()
         self._blocked = asyncio.get_running_loop().create_task(self._ask(request))
         self.server.counts.blocked += 1
+        how = ""
+        encoded: streams.Encoded = UNBLOCKED
         try:
-            return await self._blocked
+            encoded = await self._blocked
         except asyncio.CancelledError:
-            how, self._unblocked = self._unblocked, ""
+            how = self._unblocked
             if not how:
                 raise
         finally:
             self.server.counts.blocked -= 1
             self._blocked = None
             self._unblocked = ""
-        if how == "error":
-            return UNBLOCKED
-        # As if the time had run out: what is there now, which is usually nothing.
-        request = _without_block(request)
-        return await self._ask(request)
+        if how == "timeout":
+            # As if the time had run out: what is there now, which is usually nothing.
+            encoded = await self._ask(_without_block(request))
+        # The wait is over: what was delivered is encoded to its end, or a group's entries are lost.
+        return await streams.whole(encoded)
 
 
 def _without_block(request: Waiting) -> Waiting:

@@ -1,8 +1,10 @@
 """The stream commands, run: a request and the broker's streams -> the bytes of a reply.
 
-Contract     `run(request, streams, protocol, reply_bytes_max)` awaits the answer and encodes it.
-             Errors are PenstockErrors; who calls puts them on the wire. Entries go from the node's
-             columns to the reply without an object each.
+Contract     `run(request, streams, protocol, reply_bytes_max)` awaits the answer and encodes it; a
+             long one comes as what is still to be awaited, so that nobody takes the encoding for
+             the wait. `post` begins what needs one commit alone, without a task. Errors are
+             PenstockErrors; who calls puts them on the wire. Entries go from the node's columns to
+             the reply without an object each.
 Bounds       A plain read is asked for in steps, and one that would exceed `reply_bytes_max` is
              refused: a client that asks for everything must not take the server's memory, nor its
              time: others have their turn between two steps.
@@ -12,9 +14,12 @@ Not here     the words of a command (grammar.py), order and waiting (connection.
 from __future__ import annotations
 
 import asyncio
-from typing import assert_never
+from collections.abc import Awaitable, Callable, Coroutine
+from functools import partial
+from typing import Any, assert_never
 
-from penstock.broker.answers import FoundNodes, StreamInfo
+from penstock.broker.answers import FoundByGroup, FoundNodes, StreamInfo
+from penstock.broker.groups import found_at_once
 from penstock.broker.streams import Streams
 from penstock.clock import give_way
 from penstock.codec.node import Body, Node
@@ -30,8 +35,8 @@ from penstock.codec.resp import (
 from penstock.errors import InvalidError
 from penstock.log.batch import build_columns
 from penstock.log.catalogue import LogName
-from penstock.log.joint import join_parts, may_post
-from penstock.log.read import Message
+from penstock.log.joint import may_post
+from penstock.log.read import Piece
 from penstock.server.resp.grammar import (
     Ack,
     Configure,
@@ -55,6 +60,7 @@ from penstock.server.resp.grammar import (
     Write,
 )
 from penstock.stream.config import StreamConfig
+from penstock.stream.deliver import Delivered
 from penstock.stream.groups import GroupInfo
 
 _OK = Simple("OK")
@@ -64,30 +70,68 @@ STEP_BYTES = 8 << 20
 STEP_ENTRIES_MAX = 32 * STEP_ENTRIES
 
 
-async def run(request: Request, streams: Streams, protocol: int, reply_bytes_max: int) -> bytes:
+#: A reply, or what makes it in several turns.
+Encoded = bytes | Coroutine[Any, Any, bytes]
+#: What a commit answered -> the reply.
+Finish = Callable[[Any], Encoded]
+
+
+def post(
+    request: Request, streams: Streams, protocol: int
+) -> tuple[asyncio.Future[list[Any]] | Coroutine[Any, Any, list[Any]], Finish] | None:
+    """Begin a request whose answer is that of one commit; None: it is another one. A large write
+    takes several, and is to be awaited."""
     match request:
         case Write():
-            return await _write(request, streams)
+            return _post_write(request, streams), partial(_encode_written, request)
+        case ReadGroup(block_ms=0):
+            looked = streams.post_read_group(
+                request.name,
+                request.group,
+                request.count,
+                retry_ms=request.retry_ms,
+                expire_ms=request.expire_ms,
+                start=request.start,
+            )
+            return looked, partial(_encode_looked, request, streams, protocol)
+        case Ack(name, group, named):
+            return streams.post_ack(name, group, named), _encode_acked
+    return None
+
+
+async def finished(answer: Awaitable[list[Any]], finish: Finish) -> bytes:
+    return await whole(finish(await answer))
+
+
+async def whole(encoded: Encoded) -> bytes:
+    return encoded if isinstance(encoded, bytes) else await encoded
+
+
+async def run(request: Request, streams: Streams, protocol: int, reply_bytes_max: int) -> Encoded:
+    posted = post(request, streams, protocol)
+    if posted is not None:
+        return await finished(*posted)
+    match request:
         case Read():
             if request.raw:
                 return await _read_raw(request, streams, reply_bytes_max)
             return await _read(request, streams, protocol, reply_bytes_max)
         case ReadGroup():
-            return await _read_group(request, streams, protocol)
+            return _encode_group(await _read_group(request, streams), request, protocol)
+        case Write() | Ack():
+            raise AssertionError("these are posted")
         case _:
             return encode(await _run_small(request, streams), protocol)
 
 
 async def _run_small(
-    request: Evict | Ack | GroupCreate | GroupSet | GroupShow | GroupPending | GroupDestroy
+    request: Evict | GroupCreate | GroupSet | GroupShow | GroupPending | GroupDestroy
     | Configure | ShowConfig | Info | Length | Names | Delete | Exists | Type | CountNames,
     streams: Streams,
 ) -> Reply:  # fmt: skip
     match request:
         case Evict(name, up_to, keep):
             return await streams.evict(name, up_to=up_to, keep=keep)
-        case Ack(name, group, named):
-            return await streams.ack(name, group, named)
         case GroupCreate(name, group, start, max_pending, dead):
             await streams.group_create(name, group, start=start, max_pending=max_pending, dead=dead)
             return _OK
@@ -137,29 +181,27 @@ async def _exists(streams: Streams, name: LogName) -> bool:
 
 
 def _bodies(request: Write) -> list[Body]:
-    if request.simple:
-        tag, data = request.tags[0], request.data[0]
-        if may_post(tag, data):
-            return [join_parts([(tag, data)])]
     # Most entries have no tag, and a column of nothing is no column.
     tags = request.tags if any(request.tags) else None
     return build_columns(request.data, tags=tags, metas=request.metas)
 
 
-def post(request: Write, streams: Streams) -> asyncio.Future[range] | None:
-    """Begin a lone, small write; None where it needs more than that."""
-    tag, data = request.tags[0], request.data[0]
-    return streams.post(request.name, tag, data) if may_post(tag, data) else None
-
-
-async def _write(request: Write, streams: Streams) -> bytes:
-    offsets = await streams.write(
+def _post_write(
+    request: Write, streams: Streams
+) -> asyncio.Future[list[range]] | Coroutine[Any, Any, list[range]]:
+    if request.simple and may_post(request.tags[0], request.data[0]):
+        return streams.post(request.name, request.tags[0], request.data[0])
+    return streams.post_write(
         request.name,
         _bodies(request),
         backlog=request.backlog,
         producer=request.producer,
         sequence=request.sequence,
     )
+
+
+def _encode_written(request: Write, replies: list[range]) -> bytes:
+    offsets = replies[0]
     if request.simple:
         return b":%d\r\n" % offsets.start
     return b"*2\r\n:%d\r\n:%d\r\n" % (offsets.start, offsets.stop - 1)
@@ -233,9 +275,10 @@ def _encode_found(found: FoundNodes, request: Read, protocol: int) -> list[bytes
 
 
 def _encode_columns(node: Node, start: int, stop: int, full: bool, protocol: int) -> bytes:
-    first, tags, data = node.first + start, node.tag_list(start, stop), node.data_list(start, stop)
+    first, data = node.first + start, node.data_list(start, stop)
     if not full:
-        return encode_entries(first, tags, data)
+        return encode_entries(first, node.tag_list(start, stop) if node.tags else None, data)
+    tags = node.tag_list(start, stop)
     times, metas = node.time_list(start, stop), node.meta_list(start, stop)
     return encode_full_entries(first, tags, data, times, metas, protocol)
 
@@ -272,8 +315,8 @@ async def _read_raw(request: Read, streams: Streams, reply_bytes_max: int) -> by
     return b"".join(parts)
 
 
-async def _read_group(request: ReadGroup, streams: Streams, protocol: int) -> bytes:
-    found = await streams.read_group(
+async def _read_group(request: ReadGroup, streams: Streams) -> FoundByGroup:
+    return await streams.read_group_nodes(
         request.name,
         request.group,
         request.count,
@@ -282,31 +325,47 @@ async def _read_group(request: ReadGroup, streams: Streams, protocol: int) -> by
         expire_ms=request.expire_ms,
         start=request.start,
     )
-    delivered = found.delivered
-    parts = [b"*%d\r\n" % (delivered.count + request.withinfo)]
+
+
+def _encode_looked(
+    request: ReadGroup, streams: Streams, protocol: int, replies: list[Delivered]
+) -> Encoded:
+    found = found_at_once(replies[0])
+    if found is None:
+        return _look_again(request, streams, protocol)
+    return _encode_group(found, request, protocol)
+
+
+async def _look_again(request: ReadGroup, streams: Streams, protocol: int) -> bytes:
+    return await whole(_encode_group(await _read_group(request, streams), request, protocol))
+
+
+def _encode_group(found: FoundByGroup, request: ReadGroup, protocol: int) -> Encoded:
+    count = found.count
+    head = b"*%d\r\n" % (count + request.withinfo)
     if request.withinfo:
-        parts.append(_encode_edges(found.info.first, found.info.last))
-    parts += [_encode_message(message, request.full, protocol) for message in delivered.due]
-    parts += [
-        _encode_columns(node, start, stop, request.full, protocol)
-        for node, start, stop in delivered.new
-    ]
+        head += _encode_edges(found.info.first, found.info.last)
+    if count > STEP_ENTRIES:
+        return _encode_in_steps(head, found.pieces, request.full, protocol)
+    pieces = [_encode_columns(*piece, request.full, protocol) for piece in found.pieces]
+    return b"".join((head, *pieces))
+
+
+async def _encode_in_steps(head: bytes, pieces: list[Piece], full: bool, protocol: int) -> bytes:
+    """What was delivered is whole, however much it is: but others have their turn meanwhile."""
+    parts = [head]
+    encoded = 0
+    for node, start, stop in pieces:
+        if encoded >= STEP_ENTRIES:
+            encoded = 0
+            await give_way()
+        parts.append(_encode_columns(node, start, stop, full, protocol))
+        encoded += stop - start
     return b"".join(parts)
 
 
-def _encode_message(message: Message, full: bool, protocol: int) -> bytes:
-    tag = message.tag.encode("utf-8", "surrogateescape")
-    if not full:
-        return b"*3\r\n:%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % (
-            message.offset,
-            len(tag),
-            tag,
-            len(message.data),
-            message.data,
-        )
-    return encode_full_entries(
-        message.offset, [tag], [message.data], [message.time_ms], [message.meta], protocol
-    )
+def _encode_acked(replies: list[int]) -> bytes:
+    return b":%d\r\n" % replies[0]
 
 
 # ---- showing ----------------------------------------------------------------------------------
