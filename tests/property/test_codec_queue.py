@@ -18,12 +18,14 @@ from hypothesis import strategies as st
 from penstock.codec.queueoperation import (
     FORMS,
     LINES,
+    SHEETS,
     Delta,
     HeadRow,
     Keys,
     PageKind,
     QueueHead,
     QueueOperation,
+    SheetRow,
     encode_runs,
     read_runs,
 )
@@ -138,7 +140,14 @@ RECORDS = {
             u64,
             names,
             heads,
-            st.fixed_dictionaries({kind: arrays(LINES[kind]) for kind in PageKind}),
+            st.fixed_dictionaries({kind: arrays(SHEETS[kind]) for kind in PageKind}),
+        ),
+    ),
+    "queue sheet row": record(
+        test_queueoperation,
+        "sheet",
+        st.sampled_from(PageKind).flatmap(
+            lambda kind: st.builds(SheetRow, st.just(kind), u64, arrays(LINES[kind]))
         ),
     ),
     "taken page": record(test_taken, "page", taken_pages()),

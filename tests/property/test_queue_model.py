@@ -31,7 +31,7 @@ from penstock.codec.keys import KeyType, open_key, prefix, prefix_end
 from penstock.codec.metadata import decode_metadata
 from penstock.codec.operations import Owner, PagedView
 from penstock.codec.payload import PayloadBlock, decode_payload
-from penstock.codec.queueoperation import FORMS, PageKind
+from penstock.codec.queueoperation import FORMS, LINES, PageKind, join
 from penstock.codec.queuestate import HISTORY
 from penstock.errors import ConflictError, InvalidError, NotFoundError
 from penstock.log.catalogue import open_target
@@ -56,7 +56,7 @@ from penstock.queue.message import Fresh
 from penstock.queue.page import Page
 from penstock.queue.publish import publish_step
 from penstock.queue.receipt import LEASE, Leases, make_receipts, open_receipts
-from penstock.queue.state import QueueState, load_page, load_queue, queue_name
+from penstock.queue.state import QueueState, load_page, load_queue, queue_name, read_lines
 from penstock.queue.stats import Stats
 from penstock.queue.taken import METADATA
 from penstock.store.memory import MemoryDisk, MemoryStore
@@ -92,6 +92,7 @@ SMALL = {
     "penstock.queue.page.FLIGHT_LEASES": FLIGHT_LEASES,
     "penstock.queue.lease.FLIGHT_LEASES": FLIGHT_LEASES,
     "penstock.queue.check.FLIGHT_LEASES": FLIGHT_LEASES,
+    "penstock.queue.lines.SHEET_LINES": 8,
     "penstock.queue.lease.ENDED_PAGES": ENDED_PAGES,
     "penstock.queue.expire.CLEAR_PAGES": 2,
     "penstock.queue.lists.REDRIVE_PAGES": 2,
@@ -875,7 +876,7 @@ class QueueMachine(RuleBasedStateMachine):
         found: dict[PageKind, Any] = {}
         for kind in PageKind:
             parts = []
-            for line in state.lines[kind]:
+            for line in await all_lines(view, state, kind):
                 priority = int(line["priority"]) if kind is PageKind.AVAILABLE else 0
                 page = await load_page(view, state, kind, int(line["page"]), priority)
                 parts.append(page.entries)
@@ -947,7 +948,8 @@ class QueueMachine(RuleBasedStateMachine):
             assert known.sequence == state.sequence
             assert known.head == state.head
             for kind in PageKind:
-                assert known.lines[kind].tolist() == state.lines[kind].tolist()
+                mine = self.run(all_lines(self.rebuilt, known, kind))
+                assert mine.tolist() == self.run(all_lines(self.rebuilt, state, kind)).tolist()
         for (what, where), page in states.items():
             if what == "queue page" and where[0] == state.id:
                 rebuilt = self.run(
@@ -964,6 +966,10 @@ class QueueMachine(RuleBasedStateMachine):
         self.run(self.loop.shutdown_asyncgens())
         self.loop.close()
         self.patches.close()
+
+
+async def all_lines(view: RowView, state: QueueState, kind: PageKind) -> Any:
+    return join(LINES[kind], [lines async for lines in read_lines(view, state, kind)])
 
 
 def _same(wanted: Options, known: Options) -> bool:

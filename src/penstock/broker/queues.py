@@ -503,8 +503,7 @@ class Queues:
             self._due_ms[name] = NEVER_MS  # playing it stirs those who wait
             return 0
         self._due_ms[name] = next_ms(state.lines)
-        deadline_ms = state.next_deadline_ms()
-        ended = deadline_ms is not None and deadline_ms <= now_ms
+        ended = state.lines[PageKind.IN_FLIGHT].least("deadline_ms", NEVER_MS) <= now_ms
         return claimable(state.lines[PageKind.AVAILABLE], now_ms) + ended
 
     def _set_alarm(self, name: LogName) -> None:
@@ -635,7 +634,7 @@ def _parts(items: Sequence[Item], each: int) -> list[Sequence[Item]]:
 
 async def _next(view: Shown, state: QueueState, count: int) -> Entries:
     """Available messages in the order in which they are claimed."""
-    lines = state.lines[PageKind.AVAILABLE]
+    lines = state.lines[PageKind.AVAILABLE].here()
     parts: list[Entries] = []
     for line in lines[lines["first_visible_ms"] <= view.now_ms]:
         if count <= 0:

@@ -5,13 +5,20 @@
                  | put: count (u32), entries
     runs         count (u32) | firsts (u64 each) | lengths (u32 each)
     head         twelve u64, in the order of `QueueHead`
-    head row     version (u8 = 1) | sequence (u64) | name (Utf8) | head | lines of each kind
+    head row     version (u8 = 2) | sequence (u64) | name (Utf8) | head
+                 | sheets of each kind: count (u32), sheet each
+    sheet row    version (u8 = 1) | kind (u8) | sequence (u64) | lines: count (u32), line each
+    head row 1   version (u8 = 1) | sequence (u64) | name (Utf8) | head
+                 | lines of each kind: count (u32), line each
 
 Contract     A delta changes one page: entries with these keys go, then these are put in their
              place. A page's key is the message id, or the lease number where it is in flight.
              Whoever has the page as it was before can say what it is after, without any other page;
-             that is why whole entries stand here and not what was decided. Entries and lines are
-             the bytes of numpy arrays.
+             that is why whole entries stand here and not what was decided. A line tells of a page,
+             and lines stand on sheets, which have rows of their own: page `kind << 56 | sheet` of
+             the queue (keys.py). Of a sheet the head row keeps where it begins and what its lines
+             come to. Entries, lines and sheets are the bytes of numpy arrays. Head rows of version
+             1 hold all lines themselves; they are read, and written as version 2.
 Invariants   Runs rise and do not touch. Each value has one encoding.
 Not here     what is decided (queue/), the rows of pages (queuestate.py).
 """
@@ -43,7 +50,8 @@ NO_KEYS: Keys = np.zeros(0, np.uint64)
 #: How many keys one list of an operation may name: a few damaged bytes must not fill the memory.
 RUN_KEYS_MAX = 1 << 22
 
-_VERSION = b"\x01"
+_HEAD_VERSION = 2
+_SHEET_VERSION = 1
 _NO_RUNS = bytes(4)
 
 
@@ -87,6 +95,36 @@ LINES: dict[PageKind, np.dtype[np.void]] = {
     ),
     PageKind.FAILED: np.dtype([("page", "<u8"), ("count", "<u4")]),
 }
+
+_SHEET = [
+    ("sheet", "<u8"),  # its number
+    ("sequence", "<u8"),  # of the last operation that changed one of its lines
+    ("lines", "<u4"),
+    ("count", "<u8"),  # entries of all its pages
+]
+#: What the head keeps of a sheet: the place of its first line in the order of lines (`key_...`),
+#: and the earliest or latest of what its lines say.
+SHEETS: dict[PageKind, np.dtype[np.void]] = {
+    PageKind.AVAILABLE: np.dtype(
+        [
+            *_SHEET,
+            ("key_priority", "u1"),
+            ("key_visible_ms", "<i8"),
+            ("key_id", "<u8"),
+            ("first_visible_ms", "<i8"),
+            ("last_visible_ms", "<i8"),
+            ("retention_ms", "<i8"),
+        ]
+    ),
+    PageKind.IN_FLIGHT: np.dtype([*_SHEET, ("key_page", "<u8"), ("deadline_ms", "<i8")]),
+    PageKind.DONE: np.dtype(
+        [*_SHEET, ("key_page", "<u8"), ("first_ms", "<i8"), ("last_ms", "<i8")]
+    ),
+    PageKind.FAILED: np.dtype([*_SHEET, ("key_page", "<u8")]),
+}
+_KIND_SHIFT = 56
+#: Above the number of every sheet.
+SHEET_MAX = (1 << _KIND_SHIFT) - 1
 
 
 class QueueHead(msgspec.Struct, frozen=True):
@@ -275,44 +313,95 @@ def read_runs(reader: Reader, what: str) -> Keys:
     return keys
 
 
-# ---- the head row -------------------------------------------------------------------------------
+# ---- the head row and its sheets ----------------------------------------------------------------
 
 
 class HeadRow(msgspec.Struct, frozen=True, eq=False):
     sequence: int  # of the last operation that is in this row
     name: str
     head: QueueHead
-    lines: dict[PageKind, Entries]
+    sheets: dict[PageKind, Entries]
+    #: Of a row of version 1: all lines, and no sheets.
+    lines: dict[PageKind, Entries] | None = None
 
 
 def encode_head_row(row: HeadRow) -> bytes:
+    assert row.lines is None, "version 1 is written no more"
     parts = [
-        _VERSION,
+        encode_u8(_HEAD_VERSION, "version"),
         encode_u64(row.sequence, "sequence"),
         encode_utf8(row.name, "queue name"),
         _encode_head(row.head),
     ]
     for kind in PageKind:
-        lines = row.lines[kind]
-        assert lines.dtype == LINES[kind], "lines of another kind"
-        parts += encode_u32(len(lines), "lines"), lines.tobytes()
+        parts.append(_encode_table(row.sheets[kind], SHEETS[kind], "sheets"))
     return b"".join(parts)
 
 
 def decode_head_row(data: bytes, what: str) -> HeadRow:
     reader = Reader(data, what)
-    if (version := reader.u8("version")) != _VERSION[0]:
-        raise reader.fail("version", f"is {version}, not {_VERSION[0]}")
+    version = reader.u8("version")
+    if version not in (1, _HEAD_VERSION):
+        raise reader.fail("version", f"is {version}, not {_HEAD_VERSION}")
     sequence, name, head = reader.u64("sequence"), reader.utf8("name"), _read_head(reader)
-    lines = {kind: _read_lines(reader, kind) for kind in PageKind}
+    if version == 1:
+        lines = {
+            kind: _read_table(reader, LINES[kind], f"lines of {kind.name}") for kind in PageKind
+        }
+        sheets = {kind: np.zeros(0, SHEETS[kind]) for kind in PageKind}
+        row = HeadRow(sequence, name, head, sheets, lines)
+    else:
+        sheets = {
+            kind: _read_table(reader, SHEETS[kind], f"sheets of {kind.name}") for kind in PageKind
+        }
+        row = HeadRow(sequence, name, head, sheets)
     reader.end()
-    return HeadRow(sequence, name, head, lines)
+    return row
 
 
-def _read_lines(reader: Reader, kind: PageKind) -> Entries:
-    form = LINES[kind]
-    count = reader.u32(f"lines of {kind.name}")
-    return np.frombuffer(reader.take(count * form.itemsize, f"lines of {kind.name}"), form)
+def sheet_number(kind: PageKind, sheet: int) -> int:
+    """Which page of the queue (keys.py) a sheet is."""
+    assert sheet <= SHEET_MAX, "no queue had so many sheets"
+    return kind << _KIND_SHIFT | sheet
+
+
+class SheetRow(msgspec.Struct, frozen=True, eq=False):
+    kind: PageKind
+    sequence: int  # of the last operation that changed one of these lines
+    lines: Entries
+
+
+def encode_sheet(row: SheetRow) -> bytes:
+    return b"".join(
+        (
+            encode_u8(_SHEET_VERSION, "version"),
+            encode_u8(row.kind, "kind"),
+            encode_u64(row.sequence, "sequence"),
+            _encode_table(row.lines, LINES[row.kind], "lines"),
+        )
+    )
+
+
+def decode_sheet(data: bytes, what: str) -> SheetRow:
+    reader = Reader(data, what)
+    if (version := reader.u8("version")) != _SHEET_VERSION:
+        raise reader.fail("version", f"is {version}, not {_SHEET_VERSION}")
+    kind = _read_kind(reader)
+    row = SheetRow(
+        kind, reader.u64("sequence"), _read_table(reader, LINES[kind], f"lines of {kind.name}")
+    )
+    reader.end()
+    return row
+
+
+def _encode_table(rows: Entries, form: np.dtype[np.void], what: str) -> bytes:
+    assert rows.dtype == form, f"{what} of another kind"
+    return encode_u32(len(rows), what) + rows.tobytes()
+
+
+def _read_table(reader: Reader, form: np.dtype[np.void], what: str) -> Entries:
+    count = reader.u32(what)
+    return np.frombuffer(reader.take(count * form.itemsize, what), form)
 
 
 def join(form: np.dtype[np.void], parts: Sequence[Entries]) -> Entries:

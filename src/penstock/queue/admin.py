@@ -26,7 +26,14 @@ from penstock.codec.keys import (
     secret_key,
 )
 from penstock.codec.queueconfig import encode_queue_config
-from penstock.codec.queueoperation import Keys, PageKind, QueueHead, encode_head_row
+from penstock.codec.queueoperation import (
+    LINES,
+    Keys,
+    PageKind,
+    QueueHead,
+    encode_head_row,
+    join,
+)
 from penstock.codec.queuestate import Entries
 from penstock.errors import ConflictError, InvalidError
 from penstock.log.catalogue import (
@@ -47,10 +54,10 @@ from penstock.queue.allqueues import ALL_QUEUES, load_all_queues
 from penstock.queue.config import Settings, changed, config_of
 from penstock.queue.draft import Draft, draft_step
 from penstock.queue.lease import forget_history
+from penstock.queue.lines import NO_LINES
 from penstock.queue.page import encode_page, first_leases, new_page
 from penstock.queue.receipt import KEY_BYTES, SECRET
 from penstock.queue.state import (
-    NO_LINES,
     Change,
     QueueState,
     head_row,
@@ -170,31 +177,40 @@ def purge_step(name: LogName, bounds: Bounds | None = None, *, failed: bool = Fa
         limits = bounds or _bounds(change)
         count = await _take_away(draft, change, kinds, limits)
         change.set(purged=change.head.purged + count)
-        more = any(len(_lines(change, kind, limits)) for kind in kinds)
+        more = False
+        for kind in kinds:
+            more = more or len(await _lines(change, kind, limits, 1)) > 0
         return Purged(count, limits, more)
 
     return draft_step(body)
 
 
 def _bounds(change: Change) -> Bounds:
-    failed = change.lines[PageKind.FAILED]["page"]
-    return Bounds(
-        change.head.next_available,
-        change.head.next_lease,
-        int(failed.max()) + 1 if len(failed) else 0,
-    )
+    head = change.head
+    return Bounds(head.next_available, head.next_lease, head.next_failed)
 
 
-def _lines(change: Change, kind: PageKind, bounds: Bounds | None) -> Entries:
-    lines = change.lines[kind]
+async def _lines(change: Change, kind: PageKind, bounds: Bounds | None, count: int) -> Entries:
+    """The first ones within the bounds."""
+    found: list[Entries] = []
+    for i in range(len(change.lines[kind].parts)):
+        lines = await change.sheet(kind, i)
+        found.append(lines[_within(kind, lines["page"], bounds)][:count])
+        count -= len(found[-1])
+        if not count:
+            break
+    return join(LINES[kind], found)
+
+
+def _within(kind: PageKind, pages: Keys, bounds: Bounds | None) -> Any:
     if bounds is None:
-        return lines
+        return slice(None)
     if kind is PageKind.AVAILABLE:
-        return lines[lines["page"] < bounds.page]
+        return pages < bounds.page
     if kind is PageKind.FAILED:
-        return lines[lines["page"] < bounds.failed]
+        return pages < bounds.failed
     # Leases of both sides may share the last page: those that began a moment ago go with it.
-    return lines[first_leases(lines["page"]) < bounds.lease]
+    return first_leases(pages) < bounds.lease
 
 
 async def _take_away(
@@ -204,7 +220,7 @@ async def _take_away(
     offsets: list[Keys] = []
     left = PURGE_PAGES
     for kind in kinds:
-        for line in _lines(change, kind, bounds)[:left]:
+        for line in await _lines(change, kind, bounds, left):
             priority = int(line["priority"]) if kind is PageKind.AVAILABLE else 0
             page = await change.page(kind, int(line["page"]), priority)
             offsets.append(page.entries["offset"].astype(np.uint64))
@@ -226,7 +242,7 @@ def delete_step(name: LogName) -> Step:
             return False
         change = await draft.queue(name)
         count = await _take_away(draft, change, held)
-        if any(len(change.lines[kind]) for kind in held):
+        if any(change.lines[kind].parts for kind in held):
             change.set(purged=change.head.purged + count)
             return None
         draft.discard(change)
@@ -237,6 +253,8 @@ def delete_step(name: LogName) -> Step:
         for kind in (KeyType.ACTIVE, KeyType.DONE, KeyType.FAILED, KeyType.ATTEMPTS):
             first = queue_prefix(kind, state.queue_id)
             draft.rows[garbage_key(first)] = encode_garbage(prefix_end(first))
+        sheets = head_key(state.id)  # theirs begin with it
+        draft.rows[garbage_key(sheets)] = encode_garbage(prefix_end(sheets))
         draft.timers.append(garbage_due(draft.now_ms))
         draft.states[name_state_key(name)] = NameState(None)
         draft.states[queue_state_key(state.id)] = None

@@ -15,6 +15,8 @@ Invariants   Q1  an available page has one priority, and its entries are in orde
                  one; it is as long as the claims that failed since the last redrive
              Q9  every row is of a queue that exists, or lies in a garbage range; an owner's
                  operations are dense and follow what its head contains
+             Q10 the head says what each sheet's lines come to, they stand in order, and there is no
+                 other sheet (lines.py)
              Messages: check_messages.py
 """
 
@@ -35,7 +37,7 @@ from penstock.codec.keys import (
     prefix_end,
     queue_prefix,
 )
-from penstock.codec.queueoperation import PageKind, decode_head_row
+from penstock.codec.queueoperation import LINES, PageKind, decode_head_row, join
 from penstock.codec.queuestate import HISTORY, Entries
 from penstock.codec.scalars import U16_MAX
 from penstock.errors import CorruptError
@@ -45,6 +47,7 @@ from penstock.log.pages import Tail
 from penstock.log.rowview import RowView
 from penstock.queue.check_messages import Held, check_messages
 from penstock.queue.lease import HISTORY_MAX
+from penstock.queue.lines import Key, key_of_line, sheet_of
 from penstock.queue.page import FLIGHT_LEASES, Page, line_of
 from penstock.queue.state import (
     QueueState,
@@ -53,6 +56,8 @@ from penstock.queue.state import (
     owner_of,
     pages_of,
     queue_id,
+    read_lines,
+    sheet_key,
 )
 from penstock.store.port import Store
 
@@ -99,6 +104,7 @@ class _Check:
         self._view = RowView(store, tail)
         self.wrong: list[str] = []
         self.held = Held()  # by this queue
+        self._kept: dict[PageKind, Entries] = {}  # all lines
         self._ids: dict[PageKind, list[Entries]] = {kind: [] for kind in PageKind}
         self._histories: dict[int, int] = {}  # how many attempts are remembered of a message
         self._with_history: set[int] = set()
@@ -109,13 +115,14 @@ class _Check:
         await self._attempts_records()
         for kind in PageKind:
             before: Page | None = None
-            for line in state.lines[kind]:
+            for line in await self._lines(state, kind):
                 page = await self._load(state, kind, int(line["page"]), line)
                 self._page(page, line, state)
                 if kind is PageKind.AVAILABLE and before is not None:
                     self._follows(before, page)
                 before = page
                 self._history(page)
+        await self._sheets_without_mention()
         await self._pages_without_line(state)
         self._once()
         self._numbers(state)
@@ -138,6 +145,42 @@ class _Check:
             self.wrong.append(f"its head names {row.name!r}")
         if operations and operations[0].sequence > row.sequence + 1:
             self.wrong.append(f"operations before {operations[0].sequence} are missing")
+
+    async def _lines(self, state: QueueState, kind: PageKind) -> Entries:
+        """All lines, of sheets that are looked at."""
+        lines, what = state.lines[kind], kind.name.lower().replace("_", " ")
+        parts = [part async for part in read_lines(self._view, state, kind)]
+        before: Key | None = None
+        for sheet, part in zip(lines.sheets, parts, strict=True):
+            number, sequence = int(sheet["sheet"]), int(sheet["sequence"])
+            if not len(part) or sheet_of(kind, number, sequence, part)[0] != sheet:
+                self.wrong.append(f"sheet {number} of {what} pages: it is not as {sheet} says")
+            for line in part:
+                key = key_of_line(kind, line.item())
+                if before is not None and key <= before:
+                    self.wrong.append(f"sheet {number} of {what} pages: lines are not in order")
+                    break
+                before = key
+        if len(set(lines.sheets["sheet"].tolist())) < len(parts):
+            self.wrong.append(f"a sheet of {what} pages is there twice")
+        self._kept[kind] = join(LINES[kind], parts)
+        return self._kept[kind]
+
+    async def _sheets_without_mention(self) -> None:
+        """Rows of sheets that the head row does not tell of."""
+        key = head_key(self._incarnation)
+        value = await self._store.get(key)
+        assert value is not None, "its state came from it"
+        row = decode_head_row(value, "head")
+        told = {
+            sheet_key(self._incarnation, kind, number)
+            for kind in PageKind
+            for number in row.sheets[kind]["sheet"].tolist()
+        }
+        async for rows in self._store.scan(key + b"\0", prefix_end(key), batch_rows=16):
+            for found, _ in rows:
+                if found not in told:
+                    self.wrong.append(f"the row of a sheet that nothing tells of: {found.hex()}")
 
     def _page(self, page: Page, line: np.void, state: QueueState) -> None:
         kind, entries, what = page.kind, page.entries, _named(page)
@@ -170,7 +213,7 @@ class _Check:
 
     async def _pages_without_line(self, state: QueueState) -> None:
         """Those that have a row or an operation."""
-        lines = {kind: set(state.lines[kind]["page"].tolist()) for kind in PageKind}
+        lines = {kind: set(self._kept[kind]["page"].tolist()) for kind in PageKind}
         others: set[tuple[PageKind, int, int]] = set()
         for operation in self._tail.of(owner_of(state.id)):
             for code in pages_of(operation):
@@ -209,7 +252,7 @@ class _Check:
             (PageKind.DONE, head.next_done),
             (PageKind.FAILED, head.next_failed),
         ):
-            numbers = state.lines[kind]["page"]
+            numbers = self._kept[kind]["page"]
             if len(numbers) and int(numbers.max()) >= following:
                 self.wrong.append(f"{kind.name.lower()} page {numbers.max()} of {following}")
         parts = {

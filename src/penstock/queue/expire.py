@@ -6,8 +6,6 @@ Contract     `clear_step` does a part of all three, and replies whether there is
 
 from __future__ import annotations
 
-import numpy as np
-
 from penstock.codec.keys import attempts_key
 from penstock.codec.queueoperation import PageKind
 from penstock.codec.queuestate import HISTORY
@@ -45,8 +43,9 @@ async def clear(draft: Draft, change: Change) -> bool:
 
 
 async def _expire_available(draft: Draft, change: Change) -> bool:
-    lines = change.lines[PageKind.AVAILABLE]
-    due = lines[lines["retention_ms"] < draft.now_ms]
+    due = await change.lines_below(
+        PageKind.AVAILABLE, "retention_ms", draft.now_ms, CLEAR_PAGES + 1
+    )
     for line in due[:CLEAR_PAGES]:
         number, priority = int(line["page"]), int(line["priority"])
         page = await change.page(PageKind.AVAILABLE, number, priority)
@@ -61,14 +60,14 @@ async def _expire_available(draft: Draft, change: Change) -> bool:
 
 async def _merge(change: Change, number: int, priority: int) -> None:
     """A page that became sparse joins the one behind it."""
-    lines = change.lines[PageKind.AVAILABLE]
-    at = np.flatnonzero(lines["page"] == np.uint64(number))
-    if not len(at) or int(at[0]) + 1 == len(lines):
-        return
-    here, behind = lines[int(at[0])], lines[int(at[0]) + 1]
-    if behind["priority"] != priority or here["count"] + behind["count"] > PAGE_ENTRIES // 2:
-        return
     page = await change.page(PageKind.AVAILABLE, number, priority)
+    behind = change.lines[PageKind.AVAILABLE].behind(page)
+    if (
+        behind is None
+        or behind["priority"] != priority
+        or len(page.entries) + int(behind["count"]) > PAGE_ENTRIES // 2
+    ):
+        return
     await change.page(PageKind.AVAILABLE, int(behind["page"]), priority)
     change.do(PageKind.AVAILABLE, number, removed=page.keys)
     change.do(PageKind.AVAILABLE, int(behind["page"]), put=page.entries)
@@ -79,9 +78,9 @@ async def _forget_done(draft: Draft, change: Change) -> bool:
     keep_ms = 1000 * change.settings.done_retention_s
     if not keep_ms:
         return False
-    lines = change.lines[PageKind.DONE]
     edge_ms = draft.now_ms - keep_ms
-    due = lines["page"][lines["first_ms"] < edge_ms].tolist()
+    lines = await change.lines_below(PageKind.DONE, "first_ms", edge_ms, CLEAR_PAGES + 1)
+    due = lines["page"].tolist()
     for number in due[:CLEAR_PAGES]:
         page = await change.page(PageKind.DONE, number)
         old = page.entries[page.entries["done_at_ms"] < edge_ms]

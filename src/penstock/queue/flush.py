@@ -2,7 +2,8 @@
 
 Contract     As stream/flush.py: `plan_flush` names the pages that the tail's operations touch;
              submit `pages_step` for all of them, a part at a time, then `head_step`; then the
-             operations up to that sequence are in the rows. A page without entries has no row.
+             operations up to that sequence are in the rows. A page without entries has no row. The
+             head row goes with those sheets of lines that are not as it said before, in one commit.
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import msgspec
+import numpy as np
 
 from penstock.codec.keys import head_key, page_key
 from penstock.codec.operations import Operation
 from penstock.codec.queueoperation import (
+    SHEETS,
     PageKind,
+    SheetRow,
     decode_head_row,
     encode_head_row,
+    encode_sheet,
 )
+from penstock.codec.queuestate import Entries
 from penstock.codec.taken import PAGE_SLOTS, encode_taken_head, encode_taken_page
 from penstock.log.decision import Step, View
 from penstock.log.state import load_log
@@ -32,6 +38,7 @@ from penstock.queue.state import (
     page_row_key,
     pages_of,
     queue_state_key,
+    sheet_key,
 )
 from penstock.queue.taken import load_head, load_taken_page
 from penstock.queue.taken import pages_of as taken_pages_of
@@ -40,6 +47,8 @@ from penstock.queue.taken import pages_of as taken_pages_of
 FLUSH_PAGES = 32
 TAKEN_PAGES = 256
 
+
+NO_SHEETS = {kind: np.zeros(0, form) for kind, form in SHEETS.items()}
 
 #: Kind, number and priority of a page.
 Place = tuple[PageKind, int, int]
@@ -94,10 +103,35 @@ def head_step(incarnation: int) -> Step:
         state = await _load(draft.view, incarnation)
         if state is None:
             return False
-        draft.rows[head_key(incarnation)] = encode_head_row(head_row(state))
+        key = head_key(incarnation)
+        _write_sheets(draft, state, await draft.row(key))
+        draft.rows[key] = encode_head_row(head_row(state))
+        # What this commit writes stays in memory until the next one: a request that comes behind
+        # this step in its tick could not read it.
+        stored = _sheets(state, await draft.view.store.get(key))
+        lines = {kind: each.let_go(stored[kind]) for kind, each in state.lines.items()}
+        draft.states[queue_state_key(incarnation)] = msgspec.structs.replace(state, lines=lines)
         return True
 
     return draft_step(body)
+
+
+def _sheets(state: QueueState, head: bytes | None) -> dict[PageKind, Entries]:
+    """Those that a head row tells of; one of version 1 tells of none."""
+    return NO_SHEETS if head is None else decode_head_row(head, f"head of {state.name!r}").sheets
+
+
+def _write_sheets(draft: Draft, state: QueueState, head: bytes | None) -> None:
+    """Those that are not as this head row tells of them."""
+    stored = _sheets(state, head)
+    for kind, lines in state.lines.items():
+        differ, gone = lines.unwritten(stored[kind])
+        for i in differ:
+            number, sequence = (int(lines.sheets[field][i]) for field in ("sheet", "sequence"))
+            row = SheetRow(kind, sequence, lines.part(i))
+            draft.rows[sheet_key(state.id, kind, number)] = encode_sheet(row)
+        for number in gone:
+            draft.rows[sheet_key(state.id, kind, number)] = None
 
 
 # ---- takers -----------------------------------------------------------------------------------

@@ -32,7 +32,7 @@ from penstock.log.catalogue import LogName
 from penstock.log.decision import Step
 from penstock.queue.config import LEASE_MS_MIN, Settings
 from penstock.queue.draft import Draft, draft_step
-from penstock.queue.page import FLIGHT_LEASES, is_in
+from penstock.queue.page import FLIGHT_LEASES
 from penstock.queue.place import append, insert
 from penstock.queue.receipt import LEASE, Leases
 from penstock.queue.state import Change, next_ms
@@ -145,15 +145,17 @@ async def take(draft: Draft, change: Change, count: int) -> tuple[Entries, bool]
     ended early, with nothing but those"""
     now_ms = draft.now_ms
     limit = change.settings.max_attempts or U16_MAX + 1
-    lines = change.lines[PageKind.AVAILABLE]
+    lines = await change.lines_below(
+        PageKind.AVAILABLE, "first_visible_ms", now_ms + 1, TAKE_PAGES + 1
+    )
     parts: list[Entries] = []
     wanted = count
-    for looked, i in enumerate(np.flatnonzero(lines["first_visible_ms"] <= now_ms)):
+    for looked, line in enumerate(lines):
         if not wanted:
             break
         if looked >= TAKE_PAGES:
             return join(AVAILABLE, parts), wanted == count
-        number, priority = int(lines["page"][i]), int(lines["priority"][i])
+        number, priority = int(line["page"]), int(line["priority"])
         page = await change.page(PageKind.AVAILABLE, number, priority)
         visible = page.entries[: page.entries["visible_at_ms"].searchsorted(now_ms, "right")]
         expired = visible["retention_deadline_ms"] < now_ms
@@ -307,9 +309,9 @@ def _those_there(change: Change, pages: Keys) -> list[int]:
     if not len(pages):
         return []
     one = pages[0] == pages[-1]  # nearly always
-    wanted = pages[:1] if one else np.unique(pages)
-    found: list[int] = wanted[is_in(wanted, change.lines[PageKind.IN_FLIGHT]["page"])].tolist()
-    return found
+    wanted: list[int] = (pages[:1] if one else np.unique(pages)).tolist()
+    lines = change.lines[PageKind.IN_FLIGHT]
+    return [page for page in wanted if lines.has(page)]
 
 
 async def _names(change: Change, entries: Entries) -> list[str]:
@@ -332,8 +334,10 @@ async def _remove_in_flight(change: Change, found: Entries) -> None:
 
 async def end_leases(draft: Draft, change: Change) -> bool:
     """L2, for the leases whose time is over. -> whether there are more than one request clears"""
-    lines = change.lines[PageKind.IN_FLIGHT]
-    due: list[int] = lines["page"][lines["deadline_ms"] <= draft.now_ms].tolist()
+    lines = await change.lines_below(
+        PageKind.IN_FLIGHT, "deadline_ms", draft.now_ms + 1, ENDED_PAGES + 1
+    )
+    due: list[int] = lines["page"].tolist()
     for number in due[:ENDED_PAGES]:
         page = await change.page(PageKind.IN_FLIGHT, number)
         ended = page.entries[page.entries["lease_deadline_ms"] <= draft.now_ms]

@@ -17,11 +17,19 @@ from penstock.codec.keys import attempts_key
 from penstock.codec.queueoperation import FORMS, PageKind
 from penstock.codec.queuestate import AVAILABLE, HISTORY, Entries
 from penstock.codec.scalars import U64_MAX
+from penstock.errors import CorruptError
 from penstock.log.catalogue import LogName
 from penstock.log.decision import Step, View
 from penstock.queue.draft import Draft, draft_step
 from penstock.queue.place import insert
-from penstock.queue.state import Change, load_page, load_queue
+from penstock.queue.state import (
+    Change,
+    QueueState,
+    load_page,
+    load_queue,
+    load_sheet,
+    overtaken,
+)
 
 #: Pages of failed messages that one step of a redrive looks at.
 REDRIVE_PAGES = 16
@@ -53,11 +61,25 @@ class Listed(msgspec.Struct, frozen=True, eq=False):
 
 async def list_page(view: View, name: LogName, kind: PageKind, after: int = 0) -> Listed:
     """For a read: done or failed messages of one page, from this cursor on; 0 is the beginning."""
-    state = await load_queue(view, name)
+    while True:
+        state = await load_queue(view, name)
+        try:
+            return await _list_page(view, state, kind, after)
+        except CorruptError:
+            if not overtaken(view, state):
+                raise  # else its lines were written since
+
+
+async def _list_page(view: View, state: QueueState, kind: PageKind, after: int) -> Listed:
     ever = state.head.failed if kind is PageKind.FAILED else state.head.done
     wanted, left = divmod(after >> _EVER_BITS, 1 << _LEFT_BITS)
-    numbers = state.lines[kind]["page"]
-    numbers = numbers[numbers >= wanted].tolist()
+    numbers: list[int] = []
+    lines = state.lines[kind]
+    for i in range(lines.at((wanted,)), len(lines.parts)):
+        there = (await load_sheet(view, state, lines, i))["page"]
+        numbers += there[there >= wanted][:2].tolist()
+        if len(numbers) > 1:
+            break
     if not numbers:
         return Listed(np.zeros(0, FORMS[kind]), wanted, ever, None)
     entries = (await load_page(view, state, kind, numbers[0])).entries
@@ -89,8 +111,7 @@ def redrive_step(name: LogName, ids: Collection[int] | None, after: int = 0) -> 
 
     async def body(draft: Draft) -> Redriven:
         change = await draft.queue(name)
-        numbers = change.lines[PageKind.FAILED]["page"]
-        numbers = numbers[numbers >= after].tolist()
+        numbers = await change.page_numbers(PageKind.FAILED, after, REDRIVE_PAGES + 1)
         count = expired = 0
         for number in numbers[:REDRIVE_PAGES]:
             moved, old = await _redrive(draft, change, number, wanted)

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from penstock.codec.queueoperation import Delta, PageKind
 from penstock.codec.queuestate import Entries
+from penstock.queue.lines import Lines
 from penstock.queue.page import PAGE_ENTRIES, applied, in_order
 from penstock.queue.state import Change
 
@@ -32,16 +33,15 @@ async def insert(change: Change, entries: Entries) -> None:
 
 
 async def _insert(change: Change, priority: int, entries: Entries) -> None:
-    lines = change.lines[PageKind.AVAILABLE]
-    low, high = np.searchsorted(lines["priority"], (priority, priority + 1)).tolist()
-    lines = lines[low:high]
-    if not len(lines):
+    known = change.lines[PageKind.AVAILABLE]
+    end = known.last_of(priority)
+    if end is None:
         _make_pages(change, priority, entries)
         return
-    for place, group in _groups(lines, entries):
-        number = int(lines["page"][place])
+    for line, group in _groups(known, priority, end, entries):
+        number = int(line["page"])
         page = await change.page(PageKind.AVAILABLE, number, priority)
-        last = place == len(lines) - 1
+        last = number == end["page"]
         limit = PAGE_ENTRIES if last else 2 * PAGE_ENTRIES
         if len(page.entries) + len(group) <= limit:
             change.do(PageKind.AVAILABLE, number, put=group)
@@ -60,15 +60,18 @@ async def _insert(change: Change, priority: int, entries: Entries) -> None:
         _make_pages(change, priority, moved, PAGE_ENTRIES if last else cut)
 
 
-def _groups(lines: Entries, entries: Entries) -> Iterator[tuple[int, Entries]]:
-    """Which of these lines the entries belong to."""
-    last, head = lines[-1], entries[0]
-    if (head["visible_at_ms"], head["message_id"]) >= (last["first_visible_ms"], last["first_id"]):
-        yield len(lines) - 1, entries  # nearly always
+def _groups(
+    known: Lines, priority: int, end: np.void, entries: Entries
+) -> Iterator[tuple[np.void, Entries]]:
+    """Which lines of this priority the entries belong to; `end` is the last of them."""
+    head = entries[0]
+    if (head["visible_at_ms"], head["message_id"]) >= (end["first_visible_ms"], end["first_id"]):
+        yield end, entries  # nearly always
         return
+    lines = known.of_priority(priority)
     places = _places(lines, entries)
     for place in np.unique(places).tolist():
-        yield place, entries[places == place]
+        yield lines[place], entries[places == place]
 
 
 def _share(count: int) -> int:

@@ -1,17 +1,17 @@
 """A queue in memory, how it comes from rows, and how operations change it.
 
-Contract     `QueueState` is the queue's numbers and one line per page; pages are states of their
-             own, so that a long queue need not be in memory. All of it is derivable: the head row
-             with its lines, the page rows, then the operations that are newer (log/pages.py).
-             `load_queue` and `load_page` in `load`; a draft (draft.py) collects its deltas in a
-             `Change`.
+Contract     `QueueState` is the queue's numbers and one line per page (lines.py); pages are states
+             of their own, so that a long queue need not be in memory. All of it is derivable: the
+             head row, the rows of sheets, the page rows, then the operations that are newer
+             (log/pages.py). `load_queue`, `load_page` and `load_sheet` in `load`; a draft
+             (draft.py) collects its deltas in a `Change`.
 Invariants   Q3  a line says what its page holds                                       (check.py)
              Q4  lines of available pages stand in the order in which they are claimed (check.py)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator
 
 import msgspec
 import numpy as np
@@ -24,12 +24,14 @@ from penstock.codec.keys import (
     done_key,
     failed_key,
     head_key,
+    page_key,
 )
 from penstock.codec.operations import Operation, Owner, PagedView
 from penstock.codec.queueconfig import decode_queue_config
 from penstock.codec.queueoperation import (
     LINES,
     NO_KEYS,
+    SHEET_MAX,
     Cuts,
     Delta,
     HeadRow,
@@ -40,9 +42,11 @@ from penstock.codec.queueoperation import (
     cut_queue_operation,
     decode_head_row,
     decode_queue_operation,
+    decode_sheet,
     encode_queue_operation,
     join,
     read_deltas,
+    sheet_number,
 )
 from penstock.codec.queuestate import Entries
 from penstock.codec.scalars import NEVER_MS, encode_u64_key
@@ -55,12 +59,11 @@ from penstock.log.catalogue import (
 )
 from penstock.log.decision import StateKey, View
 from penstock.queue.config import Settings, settings_of
-from penstock.queue.page import Page, applied, decode_page, in_claim_order, line_of, new_page
+from penstock.queue.lines import LISTS, AllLines, Lines, cut_into_sheets
+from penstock.queue.page import Page, applied, decode_page, in_claim_order, new_page
 
 #: Pages of leases carry this in their bucket number, and no priority.
 _FLIGHT_BUCKETS = 1 << 63
-
-Lines = dict[PageKind, Entries]
 
 
 class QueueState(msgspec.Struct, frozen=True, eq=False):
@@ -69,7 +72,7 @@ class QueueState(msgspec.Struct, frozen=True, eq=False):
     settings: Settings
     sequence: int  # of the last operation
     head: QueueHead
-    lines: Lines
+    lines: AllLines
 
     @property
     def queue_id(self) -> bytes:
@@ -77,15 +80,11 @@ class QueueState(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def memory_bytes(self) -> int:
-        return sum(lines.nbytes for lines in self.lines.values()) + 2000
+        held = (each.nbytes + each.sheets.nbytes for each in self.lines.values())
+        return sum(held) + 2000
 
     def count(self, kind: PageKind) -> int:
-        return int(self.lines[kind]["count"].sum())
-
-    def next_deadline_ms(self) -> int | None:
-        """When the first lease ends."""
-        deadlines = self.lines[PageKind.IN_FLIGHT]["deadline_ms"]
-        return int(deadlines.min()) if len(deadlines) else None
+        return self.lines[kind].count
 
 
 def queue_name(name: str) -> LogName:
@@ -119,6 +118,10 @@ def page_row_key(identifier: bytes, kind: PageKind, number: int, priority: int) 
             return done_key(identifier, number)
         case PageKind.FAILED:
             return failed_key(identifier, number)
+
+
+def sheet_key(incarnation: int, kind: PageKind, number: int) -> bytes:
+    return page_key(incarnation, sheet_number(kind, number))
 
 
 def page_code(kind: PageKind, number: int, priority: int) -> int:
@@ -157,24 +160,34 @@ async def load_queue_by_id(view: View, incarnation: int, name: str) -> QueueStat
 
 
 async def _read_queue(view: View, incarnation: int, name: str) -> QueueState:
+    while True:
+        value = await view.store.get(head_key(incarnation))
+        try:
+            return await _rebuilt(view, incarnation, name, value)
+        except CorruptError:
+            if await view.store.get(head_key(incarnation)) == value:
+                raise  # else this is a read, and rows were written meanwhile
+
+
+async def _rebuilt(view: View, incarnation: int, name: str, value: bytes | None) -> QueueState:
     identifier = queue_id(name, incarnation)
-    value = await view.store.get(head_key(incarnation))
     config = await view.store.get(config_key(identifier))
     if value is None or config is None:
         row = await lookup(view.store, queue_name(name))
         if row is None or row.id != incarnation:
             raise missing(queue_name(name))  # a read, and it was deleted meanwhile
         raise CorruptError(f"queue {name!r}: its {'head' if value is None else 'config'} is gone")
-    head = decode_head_row(value, f"head of queue {name!r}")
+    stored = decode_head_row(value, f"head of queue {name!r}")
+    lines = await _stored_lines(view, incarnation, stored)
     settings = settings_of(decode_queue_config(config))
-    state = QueueState(incarnation, name, settings, head.sequence, head.head, head.lines)
+    state = QueueState(incarnation, name, settings, stored.sequence, stored.head, lines)
     bodies = [
         (operation.sequence, decode_queue_operation(operation.body))
         for operation in view.operations(owner_of(incarnation))
     ]
     pages: dict[tuple[PageKind, int], Page] = {}
     for sequence, body in bodies:
-        if sequence <= head.sequence:
+        if sequence <= stored.sequence:
             continue
         state = msgspec.structs.replace(state, sequence=sequence, head=body.head)
         for delta in body.deltas:
@@ -184,11 +197,87 @@ async def _read_queue(view: View, incarnation: int, name: str) -> QueueState:
     # something happened to it while the others were written.
     for sequence, body in bodies:
         _apply(pages, sequence, body)
-    found = [in_claim_order(page) for page in pages.values()]
-    for page in found:
+    by_kind: dict[PageKind, list[Page]] = {}
+    for page in map(in_claim_order, pages.values()):
         # Who wants the queue wants some of them next, and the tail is long.
         view.keep(page_state_key(incarnation, page.kind, page.number), page)
-    return msgspec.structs.replace(state, lines=_with_lines(state.lines, found))
+        by_kind.setdefault(page.kind, []).append(page)
+    for kind, changed in by_kind.items():
+        if kind in LISTS:
+            for page in changed:
+                lines[kind] = await _with_sheet(view, state, lines[kind], page.number)
+        lines[kind] = lines[kind].found_anew(changed, state.sequence)
+    return msgspec.structs.replace(state, lines=lines)
+
+
+async def _stored_lines(view: View, incarnation: int, row: HeadRow) -> AllLines:
+    """As the store has them."""
+    if row.lines is not None:
+        return {kind: cut_into_sheets(kind, row.lines[kind], row.sequence) for kind in PageKind}
+    found: AllLines = {}
+    for kind in PageKind:
+        sheets = row.sheets[kind]
+        if kind in LISTS:
+            found[kind] = Lines(kind, sheets, (None,) * len(sheets), 0)
+            continue
+        rows: dict[bytes, bytes] = {}
+        low, high = (sheet_key(incarnation, kind, i) for i in (0, SHEET_MAX))
+        async for some in view.store.scan(low, high, batch_rows=16):
+            rows.update(some)
+        keys = (sheet_key(incarnation, kind, number) for number in sheets["sheet"].tolist())
+        parts = tuple(
+            _sheet(row.name, kind, sheet, rows.get(key))
+            for sheet, key in zip(sheets, keys, strict=True)
+        )
+        found[kind] = Lines(kind, sheets, parts, sum(part.nbytes for part in parts))
+    return found
+
+
+def _sheet(name: str, kind: PageKind, sheet: np.void, value: bytes | None) -> Entries:
+    """The lines of this sheet, from its row."""
+    stored = None if value is None else decode_sheet(value, f"a sheet of queue {name!r}")
+    if (
+        stored is None
+        or stored.kind is not kind
+        or stored.sequence != sheet["sequence"]
+        or len(stored.lines) != sheet["lines"]
+    ):
+        raise CorruptError(
+            f"queue {name!r}: sheet {sheet['sheet']} of {kind.name.lower()} pages is"
+            f" {'gone' if stored is None else 'not the one that its head tells of'}"
+        )
+    return stored.lines
+
+
+async def load_sheet(view: View, state: QueueState, lines: Lines, i: int) -> Entries:
+    """For `load`: the lines of one sheet. CorruptError where the store has another one, which a
+    read meets also where it was written meanwhile (`overtaken`)."""
+    part = lines.parts[i]
+    if part is None:
+        sheet = lines.sheets[i]
+        value = await view.store.get(sheet_key(state.id, lines.kind, int(sheet["sheet"])))
+        part = _sheet(state.name, lines.kind, sheet, value)
+    return part
+
+
+def overtaken(view: View, state: QueueState) -> bool:
+    """Whether memory has another state of this queue by now than the one that a read began with."""
+    return view.committed(queue_state_key(state.id)) is not state
+
+
+async def _with_sheet(view: View, state: QueueState, lines: Lines, page: int) -> Lines:
+    """With the sheet in memory where the line of this page stands, or would."""
+    i = lines.at((page,))
+    if not lines.parts or lines.parts[i] is not None:
+        return lines
+    return lines.having(i, await load_sheet(view, state, lines, i))
+
+
+async def read_lines(view: View, state: QueueState, kind: PageKind) -> AsyncIterator[Entries]:
+    """For reads: all lines, sheet by sheet."""
+    lines = state.lines[kind]
+    for i in range(len(lines.parts)):
+        yield await load_sheet(view, state, lines, i)
 
 
 def _apply(pages: dict[tuple[PageKind, int], Page], sequence: int, body: QueueOperation) -> None:
@@ -257,63 +346,10 @@ def _cuts_of(operation: Operation) -> Cuts:
     return operation.cuts
 
 
-# ---- lines ------------------------------------------------------------------------------------
-
-
-def _with_lines(lines: Lines, pages: Iterable[Page]) -> Lines:
-    """The lines after these pages changed."""
-    by_kind: dict[PageKind, list[Page]] = {}
-    for page in pages:
-        by_kind.setdefault(page.kind, []).append(page)
-    if not by_kind:
-        return lines
-    return lines | {kind: _replaced(kind, lines[kind], found) for kind, found in by_kind.items()}
-
-
-def _replaced(kind: PageKind, lines: Entries, pages: list[Page]) -> Entries:
-    if len(pages) == 1:
-        at = np.flatnonzero(lines["page"] == np.uint64(pages[0].number))
-        line = line_of(pages[0])
-        if len(at) and len(line) and _stays(kind, lines, int(at[0]), line):
-            lines = lines.copy()
-            lines[at[0]] = line[0]
-            return lines
-    kept = np.ones(len(lines), np.bool_)
-    for page in pages:  # a few; numpy's isin takes ten times as long for those
-        kept &= lines["page"] != np.uint64(page.number)
-    return _sorted(kind, join(LINES[kind], [lines[kept], *map(line_of, pages)]))
-
-
-def _stays(kind: PageKind, lines: Entries, at: int, line: Entries) -> bool:
-    """Whether this line may stand in this place."""
-    if kind is not PageKind.AVAILABLE:
-        return True
-    key = _order(line[0])
-    return (at == 0 or _order(lines[at - 1]) <= key) and (
-        at + 1 == len(lines) or key <= _order(lines[at + 1])
-    )
-
-
-def _order(line: np.void) -> tuple[int, int, int]:
-    return int(line["priority"]), int(line["first_visible_ms"]), int(line["first_id"])
-
-
-def _sorted(kind: PageKind, lines: Entries) -> Entries:
-    if kind is PageKind.AVAILABLE:
-        order = np.lexsort((lines["first_id"], lines["first_visible_ms"], lines["priority"]))
-    else:
-        order = np.argsort(lines["page"], kind="stable")
-    return lines[order]
-
-
-def next_ms(lines: Lines) -> int:
+def next_ms(lines: AllLines) -> int:
     """When a message becomes visible or a lease ends, at the earliest."""
-    visible = lines[PageKind.AVAILABLE]["first_visible_ms"]
-    deadlines = lines[PageKind.IN_FLIGHT]["deadline_ms"]
-    return min((int(times.min()) for times in (visible, deadlines) if len(times)), default=NEVER_MS)
-
-
-NO_LINES: Lines = {kind: np.zeros(0, form) for kind, form in LINES.items()}
+    visible = lines[PageKind.AVAILABLE].least("first_visible_ms", NEVER_MS)
+    return min(visible, lines[PageKind.IN_FLIGHT].least("deadline_ms", NEVER_MS))
 
 
 # ---- changing ---------------------------------------------------------------------------------
@@ -327,8 +363,9 @@ class Change:
         self.before = state
         self.head = state.head
         self._view = view
-        self._lines = state.lines
+        self._lines = dict(state.lines)
         self._pages: dict[tuple[PageKind, int], Page] = {}
+        self._lined: dict[tuple[PageKind, int], Page] = {}  # as their lines have them
         self._changed: set[tuple[PageKind, int]] = set()
         self._stale: set[tuple[PageKind, int]] = set()  # their lines are
         self._deltas: list[Delta] = []
@@ -341,8 +378,39 @@ class Change:
     async def page(self, kind: PageKind, number: int, priority: int = 0) -> Page:
         place = (kind, number)
         if place not in self._pages:
-            self._pages[place] = await load_page(self._view, self.before, kind, number, priority)
+            page = await load_page(self._view, self.before, kind, number, priority)
+            if kind in LISTS:
+                self._lines[kind] = await _with_sheet(
+                    self._view, self.before, self._lines[kind], number
+                )
+            self._pages[place] = self._lined[place] = page
         return self._pages[place]
+
+    async def sheet(self, kind: PageKind, i: int) -> Entries:
+        """The lines of one sheet."""
+        return await load_sheet(self._view, self.before, self.lines[kind], i)
+
+    async def lines_below(self, kind: PageKind, field: str, limit: int, count: int) -> Entries:
+        """The first lines, in their order, that say less than this."""
+        found: list[Entries] = []
+        for i in np.flatnonzero(self.lines[kind].sheets[field] < limit).tolist():
+            lines = await self.sheet(kind, i)
+            found.append(lines[np.flatnonzero(lines[field] < limit)[:count]])
+            count -= len(found[-1])
+            if not count:
+                break
+        return join(LINES[kind], found)
+
+    async def page_numbers(self, kind: PageKind, first: int, count: int) -> list[int]:
+        """Of the pages of a list from this number on."""
+        found: list[int] = []
+        lines = self.lines[kind]
+        for i in range(lines.at((first,)), len(lines.parts)):
+            numbers = (await self.sheet(kind, i))["page"]
+            found += numbers[numbers >= first].tolist()
+            if len(found) >= count:
+                break
+        return found[:count]
 
     def make_page(self, kind: PageKind, number: int, priority: int = 0) -> None:
         self._pages[kind, number] = new_page(kind, number, priority)
@@ -380,9 +448,15 @@ class Change:
         self.head = msgspec.structs.replace(self.head, **numbers)
 
     @property
-    def lines(self) -> Lines:
+    def lines(self) -> AllLines:
         if self._stale:
-            self._lines = _with_lines(self._lines, [self._pages[place] for place in self._stale])
+            by_kind: dict[PageKind, list[tuple[Page | None, Page]]] = {}
+            for place in self._stale:
+                page = self._pages[place]
+                by_kind.setdefault(place[0], []).append((self._lined.get(place), page))
+                self._lined[place] = page
+            for kind, pages in by_kind.items():
+                self._lines[kind] = self._lines[kind].replaced(pages, self.before.sequence + 1)
             self._stale.clear()
         return self._lines
 
@@ -407,4 +481,5 @@ class Change:
 
 
 def head_row(state: QueueState) -> HeadRow:
-    return HeadRow(state.sequence, state.name, state.head, state.lines)
+    sheets = {kind: lines.sheets for kind, lines in state.lines.items()}
+    return HeadRow(state.sequence, state.name, state.head, sheets)

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from penstock.codec.queueoperation import PageKind, join
+from penstock.codec.queueoperation import LINES, PageKind, join
 from penstock.codec.queuestate import Entries
 from penstock.errors import InvalidError
 from penstock.log.columns import Counts
@@ -32,7 +32,14 @@ from penstock.log.rowview import RowView
 from penstock.queue.arrays import HEADERS, INSTANT, Truths, deadlines, instants, whole
 from penstock.queue.messagecolumns import BATCH_ROWS
 from penstock.queue.page import Page
-from penstock.queue.state import QueueState, load_page, load_queue, page_row_key, queue_name
+from penstock.queue.state import (
+    QueueState,
+    load_page,
+    load_queue,
+    page_row_key,
+    queue_name,
+    read_lines,
+)
 from penstock.queue.statejoin import Contents, last_words
 from penstock.store.objects import Objects
 from penstock.store.port import Reader
@@ -131,14 +138,17 @@ async def queue_ranges(
     range_rows: int = RANGE_ROWS,
 ) -> list[PageRange]:
     """Available ones in the order of claims, the others from the oldest on."""
-    _, queue = await _open(store, name)
-    return _ranges(queue, states, range_rows)
+    view, queue = await _open(store, name)
+    return await _ranges(view, queue, states, range_rows)
 
 
-def _ranges(queue: QueueState, states: Collection[str], range_rows: int) -> list[PageRange]:
+async def _ranges(
+    view: _Rows, queue: QueueState, states: Collection[str], range_rows: int
+) -> list[PageRange]:
     found: list[PageRange] = []
     for state in sorted(_checked(states), key=lambda state: STATES[state]):
-        lines = queue.lines[STATES[state]]
+        sheets = [lines async for lines in read_lines(view, queue, STATES[state])]
+        lines = join(LINES[STATES[state]], sheets)
         priorities = lines["priority"] if STATES[state] is PageKind.AVAILABLE else lines["page"] * 0
         pages = list(zip(lines["page"].tolist(), priorities.tolist(), strict=True))
         which = (np.cumsum(lines["count"], dtype=np.int64) - 1) // range_rows
@@ -179,7 +189,7 @@ async def state_columns(
     reason and consumer of failed ones, each of which has a row for them."""
     view, queue = await _open(store, name)
     if ranges is None:
-        ranges = _ranges(queue, states, RANGE_ROWS)
+        ranges = await _ranges(view, queue, states, RANGE_ROWS)
     _checked({each.state for each in ranges})
     contents = await Contents.open(store, headers=headers, payload=payload, objects=objects)
     form = state_schema(headers=headers, payload=payload)

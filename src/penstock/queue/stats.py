@@ -10,11 +10,13 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from penstock.codec.queueoperation import PageKind
+from penstock.codec.queueoperation import LINES, PageKind, join
+from penstock.codec.queuestate import Entries
 from penstock.log.catalogue import LogName
 from penstock.log.decision import Step
 from penstock.queue.draft import Draft, draft_step
 from penstock.queue.expire import clear
+from penstock.queue.lines import Lines
 from penstock.queue.state import Change
 
 
@@ -41,16 +43,12 @@ def stats_step(name: LogName) -> Step:
         more = await clear(draft, change)
         visible = await _visible(draft, change)
         lines, head = change.lines, change.head
-
-        def count(kind: PageKind) -> int:
-            return int(lines[kind]["count"].sum())
-
         return Stats(
             available=visible,
-            delayed=count(PageKind.AVAILABLE) - visible,
-            in_flight=count(PageKind.IN_FLIGHT),
-            done=count(PageKind.DONE),
-            failed=count(PageKind.FAILED),
+            delayed=lines[PageKind.AVAILABLE].count - visible,
+            in_flight=lines[PageKind.IN_FLIGHT].count,
+            done=lines[PageKind.DONE].count,
+            failed=lines[PageKind.FAILED].count,
             routed=head.routed,
             acked=head.done,
             expired=head.expired,
@@ -65,17 +63,30 @@ def stats_step(name: LogName) -> Step:
 
 async def _visible(draft: Draft, change: Change) -> int:
     """How many are visible now. Only pages that hold both kinds are read."""
-    lines = change.lines[PageKind.AVAILABLE]
-    wholly = lines["last_visible_ms"] <= draft.now_ms
-    count = int(lines["count"][wholly].sum())
-    partly = lines[~wholly & (lines["first_visible_ms"] <= draft.now_ms)]
+    whole, partly = _begun(change.lines[PageKind.AVAILABLE], draft.now_ms)
     for line in partly:
         page = await change.page(PageKind.AVAILABLE, int(line["page"]), int(line["priority"]))
-        count += int(np.searchsorted(page.entries["visible_at_ms"], draft.now_ms, "right"))
-    return count
+        whole += int(np.searchsorted(page.entries["visible_at_ms"], draft.now_ms, "right"))
+    return whole
 
 
-def claimable(change_lines: np.ndarray, now_ms: int) -> int:
+def _begun(lines: Lines, now_ms: int) -> tuple[int, Entries]:
+    """How many stand on pages that are visible as a whole, and the lines of pages that are in
+    part."""
+    sheets = lines.sheets
+    whole = sheets["last_visible_ms"] <= now_ms
+    count = int(sheets["count"][whole].sum())
+    partly: list[Entries] = []
+    for i in np.flatnonzero(~whole & (sheets["first_visible_ms"] <= now_ms)).tolist():
+        part = lines.part(i)
+        part = part[part["first_visible_ms"] <= now_ms]
+        whole = part["last_visible_ms"] <= now_ms
+        count += int(part["count"][whole].sum())
+        partly.append(part[~whole])
+    return count, join(LINES[PageKind.AVAILABLE], partly)
+
+
+def claimable(lines: Lines, now_ms: int) -> int:
     """About how many could be claimed, from lines alone: at least one where there is one."""
-    ready = change_lines[change_lines["first_visible_ms"] <= now_ms]
-    return int(ready["count"].sum())
+    count, partly = _begun(lines, now_ms)
+    return count + int(partly["count"].sum())

@@ -38,6 +38,7 @@ KNOBS: dict[str, tuple[int, ...]] = {
     "RETAIN_MS": (5, 500),
     "PAGE_ENTRIES": (2, 5, 20, 1000),
     "FLIGHT_LEASES": (3, 10, 1000),
+    "SHEET_LINES": (2, 8, 512),
     "ENDED_PAGES": (1, 3, 16),
     "CLEAR_PAGES": (1, 16),
     "PURGE_PAGES": (1, 3, 64),

@@ -1,7 +1,7 @@
 """Golden bytes and damage of what a commit did to a queue, and of the queue's head row.
 
 The vectors are {"row", "name", "value", "hex", "note"}, written from the drawing in the codec file
-and not from the encoders' output. They are never edited.
+and not from the encoders' output. They are never edited. Head rows of version 1 are read only.
 """
 
 from __future__ import annotations
@@ -22,19 +22,25 @@ from penstock.codec.queueoperation import (
     LINES,
     NO_KEYS,
     RUN_KEYS_MAX,
+    SHEET_MAX,
+    SHEETS,
     Delta,
     HeadRow,
     Keys,
     PageKind,
     QueueHead,
     QueueOperation,
+    SheetRow,
     decode_head_row,
     decode_queue_operation,
+    decode_sheet,
     encode_head_row,
     encode_queue_operation,
     encode_runs,
+    encode_sheet,
     join,
     read_runs,
+    sheet_number,
 )
 from penstock.codec.queuestate import Entries
 from penstock.codec.scalars import U64_MAX, Reader
@@ -43,6 +49,7 @@ from penstock.errors import CorruptError, InvalidError
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "queueoperation.json").read_text())
 HEAD_BYTES = 12 * 8
 MANY = b"\xff\xff\xff\xff"
+NO_SHEETS = {kind: np.zeros(0, SHEETS[kind]) for kind in PageKind}
 
 
 def keys(*values: int) -> Keys:
@@ -60,27 +67,35 @@ def build_delta(value: Any) -> Delta:
 
 
 def build(row: str, value: Any) -> Any:
+    if row == "sheet":
+        kind = PageKind(value["kind"])
+        return SheetRow(kind, value["sequence"], entries(value["lines"], LINES[kind]))
     head = QueueHead(**value["head"])
     match row:
         case "operation":
             deltas = tuple(map(build_delta, value["deltas"]))
             return QueueOperation(head, tuple(value["consumers"]), deltas)
         case "head row":
-            lines = {kind: entries(value["lines"][kind], LINES[kind]) for kind in PageKind}
-            return HeadRow(value["sequence"], value["name"], head, lines)
+            rows = value.get("sheets", [[], [], [], []])
+            sheets = {kind: entries(rows[kind], SHEETS[kind]) for kind in PageKind}
+            lines = None
+            if "lines" in value:
+                lines = {kind: entries(value["lines"][kind], LINES[kind]) for kind in PageKind}
+            return HeadRow(value["sequence"], value["name"], head, sheets, lines)
     raise AssertionError(row)
 
 
 CODECS: dict[str, tuple[Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "operation": (encode_queue_operation, decode_queue_operation),
     "head row": (encode_head_row, lambda data: decode_head_row(data, "head row")),
+    "sheet": (encode_sheet, lambda data: decode_sheet(data, "sheet")),
 }
 
 
 def plain(value: Any) -> Any:
     """Comparable: structs with arrays have no equality of their own."""
     match value:
-        case QueueOperation() | HeadRow() | Delta():
+        case QueueOperation() | HeadRow() | SheetRow() | Delta():
             return {name: plain(item) for name, item in msgspec.structs.asdict(value).items()}
         case dict():
             return {name: plain(item) for name, item in value.items()}
@@ -109,14 +124,17 @@ def test_every_codec_has_vectors() -> None:
 def test_every_kind_of_page_has_vectors() -> None:
     operations = [vector["value"] for vector in VECTORS if vector["row"] == "operation"]
     put = {delta["kind"] for value in operations for delta in value["deltas"] if delta["put"]}
-    assert put == set(PageKind) == set(FORMS) == set(LINES) == set(KEY_FIELD)
+    assert put == set(PageKind) == set(FORMS) == set(LINES) == set(SHEETS) == set(KEY_FIELD)
+    sheets = {vector["value"]["kind"] for vector in VECTORS if vector["row"] == "sheet"}
+    assert sheets == set(PageKind)
 
 
 @vectors()
 def test_each_vector_has_exactly_its_golden_bytes(vector: dict[str, Any]) -> None:
     encode, decode = CODECS[vector["row"]]
     value, golden = build(vector["row"], vector["value"]), bytes.fromhex(vector["hex"])
-    assert encode(value).hex(" ") == golden.hex(" ")
+    if getattr(value, "lines", None) is None or vector["row"] != "head row":
+        assert encode(value).hex(" ") == golden.hex(" ")
     assert plain(decode(golden)) == plain(value)
 
 
@@ -131,11 +149,36 @@ def test_every_truncation_and_every_longer_row_is_corrupt(vector: dict[str, Any]
 
 
 @vectors("head row")
-@pytest.mark.parametrize("version", [0, 2, 255])
+@pytest.mark.parametrize("version", [0, 3, 255])
 def test_another_version_is_corrupt(vector: dict[str, Any], version: int) -> None:
     raw = bytes((version,)) + bytes.fromhex(vector["hex"])[1:]
-    with pytest.raises(CorruptError, match=f"is {version}, not 1"):
+    with pytest.raises(CorruptError, match=f"is {version}, not 2"):
         decode_head_row(raw, "head row")
+
+
+@vectors("sheet")
+@pytest.mark.parametrize("version", [0, 2, 255])
+def test_a_sheet_of_another_version_or_kind_is_corrupt(
+    vector: dict[str, Any], version: int
+) -> None:
+    raw = bytes.fromhex(vector["hex"])
+    with pytest.raises(CorruptError, match=f"is {version}, not 1"):
+        decode_sheet(bytes((version,)) + raw[1:], "sheet")
+    with pytest.raises(CorruptError, match="kind at byte 1 is unknown: 4"):
+        decode_sheet(raw[:1] + b"\x04" + raw[2:], "sheet")
+
+
+def test_a_head_row_of_version_1_is_not_written() -> None:
+    lines = {kind: np.zeros(0, LINES[kind]) for kind in PageKind}
+    with pytest.raises(AssertionError, match="version 1"):
+        encode_head_row(HeadRow(0, "q", QueueHead(), NO_SHEETS, lines))
+
+
+def test_sheets_of_a_kind_are_neighbours_and_in_order() -> None:
+    numbers = [sheet_number(kind, at) for kind in PageKind for at in (0, 1, SHEET_MAX)]
+    assert numbers == sorted(numbers)
+    with pytest.raises(AssertionError, match="so many"):
+        sheet_number(PageKind.AVAILABLE, SHEET_MAX + 1)
 
 
 # ---- deltas -------------------------------------------------------------------------------------
@@ -214,9 +257,11 @@ def test_entries_and_lines_of_another_kind_are_a_bug() -> None:
     delta = Delta(PageKind.DONE, 3, put=np.zeros(1, FORMS[PageKind.FAILED]))
     with pytest.raises(AssertionError, match="another kind"):
         encode_queue_operation(QueueOperation(QueueHead(), (), (delta,)))
-    lines = dict.fromkeys(PageKind, np.zeros(0, LINES[PageKind.DONE]))
+    sheets = dict.fromkeys(PageKind, np.zeros(0, SHEETS[PageKind.DONE]))
     with pytest.raises(AssertionError, match="another kind"):
-        encode_head_row(HeadRow(0, "q", QueueHead(), lines))
+        encode_head_row(HeadRow(0, "q", QueueHead(), sheets))
+    with pytest.raises(AssertionError, match="another kind"):
+        encode_sheet(SheetRow(PageKind.DONE, 1, np.zeros(1, LINES[PageKind.FAILED])))
 
 
 def test_counts_are_checked_before_anything_is_allocated() -> None:
@@ -229,10 +274,14 @@ def test_counts_are_checked_before_anything_is_allocated() -> None:
     for kind in PageKind:
         with pytest.raises(CorruptError, match=r"entries at byte .* 0 are left"):
             decode_queue_operation(operation_bytes(kind=kind, put=MANY))
-    row = b"\x01" + bytes(8 + 2 + HEAD_BYTES)
-    for i, kind in enumerate(PageKind):
+    for version, what in enumerate(("lines", "sheets"), 1):
+        row = bytes((version,)) + bytes(8 + 2 + HEAD_BYTES)
+        for i, kind in enumerate(PageKind):
+            with pytest.raises(CorruptError, match=f"{what} of {kind.name} at byte .* 0 are left"):
+                decode_head_row(row + bytes(4 * i) + MANY, "head row")
+    for kind in PageKind:
         with pytest.raises(CorruptError, match=f"lines of {kind.name} at byte .* 0 are left"):
-            decode_head_row(row + bytes(4 * i) + MANY, "head row")
+            decode_sheet(bytes((1, kind)) + bytes(8) + MANY, "sheet")
 
 
 # ---- runs ---------------------------------------------------------------------------------------
@@ -324,9 +373,8 @@ def test_a_number_of_the_head_that_does_not_fit_is_refused(field: str, value: in
     head = QueueHead(**{field: value})
     with pytest.raises(InvalidError, match="does not fit a u64"):
         encode_queue_operation(QueueOperation(head))
-    lines = {kind: np.zeros(0, LINES[kind]) for kind in PageKind}
     with pytest.raises(InvalidError, match="does not fit a u64"):
-        encode_head_row(HeadRow(0, "q", head, lines))
+        encode_head_row(HeadRow(0, "q", head, NO_SHEETS))
 
 
 @pytest.mark.parametrize(
@@ -348,9 +396,14 @@ def test_an_operation_that_does_not_fit_is_refused(operation: QueueOperation) ->
 
 @pytest.mark.parametrize(("sequence", "name"), [(-1, "q"), (2**64, "q"), (0, "\udcff")])
 def test_a_head_row_that_does_not_fit_is_refused(sequence: int, name: str) -> None:
-    lines = {kind: np.zeros(0, LINES[kind]) for kind in PageKind}
     with pytest.raises(InvalidError):
-        encode_head_row(HeadRow(sequence, name, QueueHead(), lines))
+        encode_head_row(HeadRow(sequence, name, QueueHead(), NO_SHEETS))
+
+
+@pytest.mark.parametrize("sequence", [-1, 2**64])
+def test_a_sheet_that_does_not_fit_is_refused(sequence: int) -> None:
+    with pytest.raises(InvalidError):
+        encode_sheet(SheetRow(PageKind.DONE, sequence, np.zeros(1, LINES[PageKind.DONE])))
 
 
 def test_parts_are_put_together_also_where_there_are_none() -> None:

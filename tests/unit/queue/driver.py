@@ -38,7 +38,7 @@ from penstock.queue.lease import (
 from penstock.queue.page import Page
 from penstock.queue.publish import publish_step
 from penstock.queue.receipt import LEASE
-from penstock.queue.state import QueueState, load_page, load_queue, queue_name
+from penstock.queue.state import QueueState, load_page, load_queue, queue_name, read_lines
 from penstock.queue.stats import Stats, stats_step
 from penstock.store.memory import MemoryDisk
 from unit.log.driver import LogDriver
@@ -127,7 +127,8 @@ class QueueDriver(LogDriver):
                 int(line["page"]),
                 int(line["priority"]) if kind is PageKind.AVAILABLE else 0,
             )
-            for line in state.lines[kind]
+            async for lines in read_lines(view, state, kind)
+            for line in lines
         ]
 
     async def ids(self, kind: PageKind, name: str = "q") -> list[int]:
@@ -167,6 +168,8 @@ def small_pages(monkeypatch: pytest.MonkeyPatch, entries: int = 4) -> None:
         monkeypatch.setattr(f"penstock.queue.{module}.PAGE_ENTRIES", entries)
     for module in ("page", "lease", "check"):
         monkeypatch.setattr(f"penstock.queue.{module}.FLIGHT_LEASES", entries)
+
+    monkeypatch.setattr("penstock.queue.lines.SHEET_LINES", 3)
 
 
 def messages(count: int, **options: Any) -> Sequence[Item]:

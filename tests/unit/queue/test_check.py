@@ -20,7 +20,15 @@ from penstock.codec.keys import (
     prefix,
     prefix_end,
 )
-from penstock.codec.queueoperation import PageKind, decode_head_row, encode_head_row
+from penstock.codec.queueoperation import (
+    LINES,
+    PageKind,
+    SheetRow,
+    decode_head_row,
+    decode_sheet,
+    encode_head_row,
+    encode_sheet,
+)
 from penstock.codec.queuestate import HISTORY
 from penstock.codec.taken import GONE, TakenPage, decode_taken_page, encode_taken_page
 from penstock.log.catalogue import Ids, lookup
@@ -30,7 +38,7 @@ from penstock.log.state import read_log
 from penstock.queue.check import check_queues
 from penstock.queue.item import Item
 from penstock.queue.page import encode_page
-from penstock.queue.state import page_row_key
+from penstock.queue.state import page_row_key, sheet_key
 from penstock.queue.taken import METADATA
 from penstock.stream.check import check_groups
 from unit.queue.driver import QueueDriver, messages, small_pages
@@ -140,9 +148,72 @@ async def test_a_line_that_is_missing_is_found() -> None:
     value = await driver.store.get(key)
     assert value is not None
     row = decode_head_row(value, "head")
-    lines = row.lines | {AVAILABLE: row.lines[AVAILABLE][1:]}
-    await write(driver, {key: encode_head_row(msgspec.structs.replace(row, lines=lines))})
-    assert "and has no line" in await findings(driver)
+    sheets = row.sheets | {AVAILABLE: row.sheets[AVAILABLE][1:]}
+    await write(driver, {key: encode_head_row(msgspec.structs.replace(row, sheets=sheets))})
+    told = await findings(driver)
+    assert "and has no line" in told
+    assert "the row of a sheet that nothing tells of" in told
+
+
+@pytest.mark.parametrize("kind", PageKind)
+async def test_a_sheet_that_is_gone_or_another_one_is_found(kind: PageKind) -> None:
+    driver = await sample()
+    state = await driver.queue()
+    key = sheet_key(state.id, kind, int(state.lines[kind].sheets["sheet"][0]))
+    value = await driver.store.get(key)
+    assert value is not None
+    await write(driver, {key: None})
+    assert f"of {kind.name.lower()} pages is gone" in await findings(driver)
+    row = decode_sheet(value, "sheet")
+    other_kind = FAILED if kind is DONE else DONE
+    for other in (
+        msgspec.structs.replace(row, sequence=row.sequence + 1),
+        msgspec.structs.replace(row, lines=row.lines[:0]),
+        SheetRow(other_kind, row.sequence, np.zeros(len(row.lines), LINES[other_kind])),
+    ):
+        await write(driver, {key: encode_sheet(other)})
+        assert "is not the one that its head tells of" in await findings(driver)
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        (AVAILABLE, "count"),
+        (AVAILABLE, "first_visible_ms"),
+        (AVAILABLE, "last_visible_ms"),
+        (AVAILABLE, "retention_ms"),
+        (AVAILABLE, "key_id"),
+        (IN_FLIGHT, "deadline_ms"),
+        (DONE, "first_ms"),
+        (FAILED, "key_page"),
+    ],
+)
+async def test_a_head_that_tells_other_things_of_a_sheet_is_found(
+    kind: PageKind, field: str
+) -> None:
+    driver = await sample()
+    key = head_key((await driver.queue()).id)
+    value = await driver.store.get(key)
+    assert value is not None
+    row = decode_head_row(value, "head")
+    sheets = {each: table.copy() for each, table in row.sheets.items()}
+    sheets[kind][field][0] += 1
+    await write(driver, {key: encode_head_row(msgspec.structs.replace(row, sheets=sheets))})
+    assert "it is not as" in await findings(driver)
+
+
+async def test_lines_out_of_order_are_found() -> None:
+    driver = await sample()
+    state = await driver.queue()
+    lines = state.lines[AVAILABLE]
+    key = sheet_key(state.id, AVAILABLE, int(lines.sheets["sheet"][0]))
+    value = await driver.store.get(key)
+    assert value is not None
+    row = decode_sheet(value, "sheet")
+    assert len(row.lines) > 1
+    turned = msgspec.structs.replace(row, lines=row.lines[::-1].copy())
+    await write(driver, {key: encode_sheet(turned)})
+    assert "lines are not in order" in await findings(driver)
 
 
 async def test_rows_of_no_queue_are_found() -> None:
