@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 
 import pytest
 
-from penstock.codec.node import Body, build_body, hole_value, node_value
+from penstock.codec.node import Body, Column, build_body, hole_value, node_value
 from penstock.errors import InvalidError
-from penstock.log.batch import TAG_BYTES_MAX, build_bodies, column
+from penstock.log.batch import ENTRY_BYTES_MAX, TAG_BYTES_MAX, build_bodies, column
 from penstock.log.outside import take_node
 
 DATA = column([b"a", b"", b"c"], "data")
+
+
+def one(size: int) -> Column:
+    """A column with one entry, which may be larger than any that is allowed."""
+    return struct.pack("<2I", 0, size), bytes(size)
+
+
 TAGS = column([b"k", b"", b"k" * TAG_BYTES_MAX], "tag")
 
 
@@ -31,12 +39,38 @@ def test_a_node_of_a_client_is_its_body_and_its_columns() -> None:
         (build_body(3, DATA, validity=bytes([0b111])), "evicted"),
         (build_body(3, DATA, times=struct.pack("<3q", 5, 6, 2**62)), "times"),
         (build_body(1, column([b"a"], "data"),
-                    tags=column([b"k" * (TAG_BYTES_MAX + 1)], "tag")), "65536 bytes"),
+                    tags=column([b"k" * (TAG_BYTES_MAX + 1)], "tag")), "tag of 65,536 bytes"),
     ],
 )  # fmt: skip
 def test_what_only_a_log_may_say_is_refused(body: Body, what: str) -> None:
     with pytest.raises(InvalidError, match=f"^node 0: .*{what}"):
         take_node(node_value(body, 0, 0), "node 0")
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (lambda: build_body(1, column([bytes(ENTRY_BYTES_MAX)], "data"), compress=True), None),
+        (lambda: build_body(1, one(ENTRY_BYTES_MAX + 1), compress=True), "data of 67,108,865"),
+        (lambda: build_body(1, column([b""], "data"), meta=one(ENTRY_BYTES_MAX + 1),
+                            compress=True), "meta of 67,108,865"),
+        (lambda: build_body(1, one(3 * ENTRY_BYTES_MAX), compress=True), "201,326,600 bytes"),
+        (lambda: build_body(1000, column([b""] * 1000, "data"), compress=True), None),
+        (lambda: build_body(1001, column([b""] * 1001, "data"), compress=True), "1,001 entries"),
+    ],
+)  # fmt: skip
+def test_the_bounds_of_entries_and_nodes_hold_for_what_comes_compressed(
+    monkeypatch: pytest.MonkeyPatch, body: Callable[[], Body], what: str | None
+) -> None:
+    value = node_value(body(), 0, 0)
+    assert len(value) < 100_000, "it looks harmless"
+    if what is None:
+        take_node(value, "node 0")
+        return
+    if "entries" in what or "201," in what:  # before it is decompressed
+        monkeypatch.setattr("penstock.codec.node._inflate", None)
+    with pytest.raises(InvalidError, match=f"^node 0: {what}"):
+        take_node(value, "node 0")
 
 
 @pytest.mark.parametrize("value", [b"", b"x" * 100, hole_value(first=0, count=3, time_ms=0)])
