@@ -70,6 +70,19 @@ async def test_chain_rows_are_pruned_by_writing_alone(monkeypatch: pytest.Monkey
     await again.close()
 
 
+async def test_chain_rows_stay_as_long_as_only_the_wal_has_their_commits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without them, a WAL object that is missing in the middle would not be missed."""
+    monkeypatch.setattr(bucket, "EPOCH_SECONDS", 0.0)
+    store = await open_store("memory://bucket-kept", clock=SystemClock())
+    for n in range(1, 21):
+        await store.commit(n, [(b"\x01\x0bk", b"v")], time_ms=n, epoch=store.epoch)
+    low, high = chain_key(1), prefix_end(CHAIN_HEAD)
+    assert len([key async for rows in store.scan(low, high) for key, _ in rows]) == 20
+    await store.close()
+
+
 async def test_reads_show_a_commit_only_when_it_is_durable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

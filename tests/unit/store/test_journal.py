@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from penstock.codec.chain import NO_HASH, ChainRecord, chain_hash
@@ -17,6 +18,7 @@ from penstock.codec.journal import (
     HEADER_BYTES,
     RECORD_BYTES,
     decode_head,
+    encode_head,
     encode_record,
 )
 from penstock.errors import CorruptError, FencedError, UnavailableError
@@ -64,9 +66,10 @@ class Writer:
             segment_bytes=SEGMENT,
         )
 
-    def append(self, size: int = 100) -> ChainRecord:
+    def append(self, size: int = 100, *, behind: ChainRecord | None = None) -> ChainRecord:
+        """`behind` is another commit of the same number as the last one."""
         body = body_of(self.last.n + 1 if self.last else 1, size)
-        chain = next_chain(self.last, body)
+        chain = next_chain(behind or self.last, body)
         self.journal.append(chain, body)
         self.last = chain
         return chain
@@ -245,6 +248,29 @@ def test_a_store_of_another_history_is_corruption(folder: Path) -> None:
     other = ChainRecord(2, chains[1].time_ms, chains[1].previous, b"x" * 16)
     with pytest.raises(CorruptError, match="disagree about commit 2"):
         recover(folder, other)
+
+
+def test_a_commit_that_follows_another_one_than_is_there_is_corruption(folder: Path) -> None:
+    writer = Writer(folder)
+    chains = [writer.append() for _ in range(2)]
+    writer.append(behind=msgspec.structs.replace(chains[1], hash=b"x" * 16))
+    writer.append()
+    with pytest.raises(CorruptError, match="commit 3 does not follow commit 2"):
+        recover(folder, None)
+
+
+def test_an_epoch_that_began_after_another_commit_than_is_there_is_corruption(
+    folder: Path,
+) -> None:
+    old = Writer(folder)
+    chains = [old.append() for _ in range(3)]
+    Writer(folder)
+    path = folder / "2.head"
+    head = decode_head(path.read_bytes(), "head")
+    assert (head.start_n, head.start_hash) == (3, chains[2].hash)
+    path.write_bytes(encode_head(msgspec.structs.replace(head, start_hash=b"x" * 16)))
+    with pytest.raises(CorruptError, match="epoch 2 began after another commit 3"):
+        recover(folder, None)
 
 
 def test_a_newer_claim_fences_the_older_writer_after_its_record_is_written(folder: Path) -> None:
