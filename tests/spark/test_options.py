@@ -78,10 +78,21 @@ def test_what_is_of_another_kind_of_read_is_refused() -> None:
         read_options({**HERE, "queue": "q"}, streaming=True)
 
 
-def test_a_name_from_elsewhere_gets_a_hint() -> None:
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("subscribe", "stream"),
+        ("subscribePattern", "stream"),
+        ("assign", "stream"),
+        ("kafka.bootstrap.servers", "location"),
+        ("startingOffsetsByTimestamp", "startingOffsets with a time"),
+        ("maxOffsetsPerTrigger", "maxMessagesPerTrigger"),
+    ],
+)
+def test_a_name_from_elsewhere_gets_a_hint(name: str, meant: str) -> None:
     with pytest.raises(InvalidError) as caught:
-        read_options({**HERE, "subscribe": "s"}, streaming=False)
-    assert "stream" in caught.value.hint
+        read_options({**HERE, name: "s"}, streaming=False)
+    assert f"did you mean {meant}" in caught.value.hint
 
 
 @pytest.mark.parametrize(

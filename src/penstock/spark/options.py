@@ -39,9 +39,14 @@ _WRITE = {"stream", "topic", "messages", "queue", "producer", "sequence"}
 #: What somebody who comes from elsewhere may write.
 _MEANT = {
     "maxoffsetspertrigger": "maxMessagesPerTrigger",
+    "startingoffsetsbytimestamp": "startingOffsets with a time, such as 2026-01-31T12:00:00Z",
+    "endingoffsetsbytimestamp": "endingOffsets with a time, such as 2026-01-31T12:00:00Z",
     "startingtimestamp": "startingOffsets with a time, such as 2026-01-31T12:00:00Z",
     "endingtimestamp": "endingOffsets with a time, such as 2026-01-31T12:00:00Z",
     "subscribe": "stream or topic",
+    "subscribepattern": "stream or topic, with one name",
+    "assign": "stream or topic; offsets are those of the whole, there are no partitions",
+    "kafka.bootstrap.servers": "location",
     "path": "location",
 }
 
