@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 )
 
 from penstock.codec.operations import Owner
+from penstock.codec.scalars import NEVER_MS
 from penstock.errors import NotFoundError
 from penstock.log.append import append_step
 from penstock.log.batch import build_bodies
@@ -621,6 +622,12 @@ class GroupMachine(RuleBasedStateMachine):
         for group_id, known in pages.items():
             group = states.get(("group", group_id))
             lines = {} if group is None else dict(_lines(group.index))
+            if group is not None:
+                index = group.index
+                assert index.pending == sum(line[0] for line in lines.values())
+                retries, expiries = ({line[i] for line in lines.values()} for i in (2, 3))
+                assert index.next_retry_ms == min(retries, default=NEVER_MS)
+                assert index.next_expire_ms == min(expiries, default=NEVER_MS)
             for number, line in _lines(NO_PAGES.replaced(known)) if group else ():
                 assert lines[number] == line
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from random import Random
+
 import numpy as np
 import pytest
 
@@ -223,3 +225,22 @@ def test_due_and_expired_pages_come_in_the_order_of_offsets() -> None:
     )
     assert [index.due(ms) for ms in (9, 10, 20, 30)] == [[], [2], [2, 3], [1, 2, 3]]
     assert [index.expired(ms) for ms in (19, 20, 40, 50)] == [[], [3], [1, 3], [1, 2, 3]]
+
+
+def test_what_every_request_asks_an_index_for_is_kept_up_with_each_change() -> None:
+    """One page at a time, in any order: the same as when all lines are looked through."""
+    rng = Random(7)
+    index, pages = NO_PAGES, dict[int, Page]()
+    for _ in range(500):
+        number = rng.randrange(6)
+        first = number * PAGE_SLOTS
+        slots = sorted(rng.sample(range(8), rng.choice((0, 0, 1, 3))))
+        times = [(first + slot, rng.randrange(1, 9), rng.randrange(1, 9)) for slot in slots]
+        changed = {number: page(number, *times)}
+        index, pages = index.replaced(changed), pages | changed
+        lines = columns(index)
+        assert lines == columns(NO_PAGES.replaced(pages))
+        assert index.pending == sum(line[1] for line in lines)
+        assert index.first_pending() == (lines[0][2] if lines else None)
+        assert index.next_retry_ms == min((line[3] for line in lines), default=NEVER_MS)
+        assert index.next_expire_ms == min((line[4] for line in lines), default=NEVER_MS)
