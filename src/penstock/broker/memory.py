@@ -16,6 +16,7 @@ class States:
 
     def __init__(self) -> None:
         self._states: OrderedDict[StateKey, Any] = OrderedDict()
+        self._sizes: dict[StateKey, int] = {}
         self._bytes = 0
 
     def get(self, key: StateKey) -> Any | None:
@@ -25,27 +26,24 @@ class States:
         return state
 
     def put(self, key: StateKey, state: Any | None) -> None:
-        old = self._states.pop(key, None)
-        if old is not None:
-            self._bytes -= _size(old)
+        self._states.pop(key, None)
+        self._bytes -= self._sizes.pop(key, 0)
         if state is None:
             return
         self._states[key] = state
-        self._bytes += _size(state)
+        size = self._sizes[key] = int(getattr(state, "memory_bytes", 0))
+        self._bytes += size
         # The newest one stays, however large it is: its request is being answered.
         while len(self._states) > 1 and (
             len(self._states) > STATES_MAX or self._bytes > STATES_BYTES_MAX
         ):
-            _, dropped = self._states.popitem(last=False)
-            self._bytes -= _size(dropped)
+            dropped, _ = self._states.popitem(last=False)
+            self._bytes -= self._sizes.pop(dropped)
 
     def clear(self) -> None:
         self._states.clear()
+        self._sizes.clear()
         self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._states)
-
-
-def _size(state: Any) -> int:
-    return int(getattr(state, "memory_bytes", 0))

@@ -1,8 +1,8 @@
 """Reading what messages hold, for requests of queues.
 
-Contract     `each` reads the messages of entries a few at a time: from what was published lately,
-             from caches, from the store, and from the objects of large payloads. One that is gone
-             or damaged does not keep the others back.
+Contract     `parts` reads the messages of entries a few at a time: from what was published lately,
+             from caches, from the store. What lies in an object of ours `whole` fetches, one at a
+             time, as they are large. One that is gone or damaged does not keep the others back.
 """
 
 from __future__ import annotations
@@ -40,18 +40,10 @@ class Reading:
         self.fresh.clear()
         self._payloads.clear()
 
-    async def each(self, entries: Entries) -> AsyncIterator[tuple[int, Found]]:
-        """What these messages hold, one after the other, read a few at a time; None where one is
-        gone, an error where one is damaged."""
+    async def parts(self, entries: Entries) -> AsyncIterator[list[Content | None]]:
+        """What these messages hold, some at a time, in order; None where one is gone."""
         for at in range(0, len(entries), READ_COUNT):
-            for i, content in enumerate(await self._contents(entries[at : at + READ_COUNT]), at):
-                if content is None or content.uri is None:
-                    yield i, content
-                    continue
-                try:
-                    yield i, await self._whole(content)
-                except CorruptError as error:
-                    yield i, error
+            yield await self._contents(entries[at : at + READ_COUNT])
 
     async def _contents(self, entries: Entries) -> list[Content | None]:
         ids, offsets = entries["message_id"].tolist(), entries["offset"].tolist()
@@ -72,17 +64,17 @@ class Reading:
                 found[i] = content
         return found
 
-    async def _whole(self, content: Content) -> Content | None:
-        """With the payload of an object of ours; None: the message was removed meanwhile."""
+    async def whole(self, content: Content) -> Found:
+        """With the payload, where it is an object of ours; None: the message was removed meanwhile;
+        an error where it is damaged."""
         number = None if content.uri is None else spilled_id(content.uri)
         if number is None or content.uri is None:
             return content
         try:
             payload = await self._objects.get(number)
-        except CorruptError:
+            check_spilled(content.uri, payload)
+        except CorruptError as error:
             # An object goes after its row, and memory may know neither.
-            if await self._committer.read(lambda view: view.store.get(payload_key(number))) is None:
-                return None
-            raise
-        check_spilled(content.uri, payload)
+            row = await self._committer.read(lambda view: view.store.get(payload_key(number)))
+            return None if row is None else error
         return msgspec.structs.replace(content, payload=payload, uri=None)

@@ -27,7 +27,7 @@ from penstock.broker.queueanswers import (
     QueueInfo,
     QueueMessage,
 )
-from penstock.broker.queuereading import Reading
+from penstock.broker.queuereading import Found, Reading
 from penstock.broker.turns import Turns
 from penstock.clock import Clock
 from penstock.codec.attempts import Attempt
@@ -313,22 +313,35 @@ class Queues:
             return []
         key = await self._key()
         receipts = make_receipts(key, leases_of(claimed.queue, entries))
-        messages: list[QueueMessage] = []
-        size = 0
-        damage: CorruptError | None = None
         fields = list(zip(*_columns(entries, _CLAIMED), receipts, strict=True))
-        async for i, content in self._reading.each(entries):
-            if isinstance(content, CorruptError):
-                damage = content
-            elif content is not None:  # else its retention ended in this moment
-                messages.append(_message(content, *fields[i]))
-                size += len(content.payload or b"")
-            if size > ANSWER_BYTES and i + 1 < len(entries):
-                self._give_back(name, claimed, entries[i + 1 :])
-                break
+        messages, end, damage = await self._messages(entries, fields)
+        self._give_back(name, claimed, entries[end:])
         if damage is not None and not messages:
             raise damage
         return messages
+
+    async def _messages(
+        self, entries: Entries, fields: Sequence[tuple[Any, ...]]
+    ) -> tuple[list[QueueMessage], int, CorruptError | None]:
+        """As many as one answer may hold, without those that are gone: whose retention ended in
+        this moment. -> also how far they go, and what was damaged among them"""
+        messages: list[QueueMessage] = []
+        size = end = 0
+        damage: CorruptError | None = None
+        async for part in self._reading.parts(entries):
+            for known in part:
+                found: Found = known
+                if known is not None and known.uri is not None:
+                    found = await self._reading.whole(known)
+                if isinstance(found, Content):
+                    messages.append(_message(found, *fields[end]))
+                    size += len(found.payload or b"")
+                elif found is not None:
+                    damage = found
+                end += 1
+                if size > ANSWER_BYTES:
+                    return messages, end, damage
+        return messages, end, damage
 
     def _give_back(self, name: LogName, claimed: Claimed, entries: Entries) -> None:
         if len(entries):
@@ -346,16 +359,8 @@ class Queues:
             return await _next(view, state, min(count, PEEK_MAX))
 
         entries = await self._committer.read(query)
-        messages: list[QueueMessage] = []
-        size = 0
         fields = list(zip(*_columns(entries, _AVAILABLE), strict=True))
-        async for i, content in self._reading.each(entries):
-            if isinstance(content, Content):
-                messages.append(_message(content, *fields[i]))
-                size += len(content.payload or b"")
-            if size > ANSWER_BYTES:
-                break
-        return messages
+        return (await self._messages(entries, fields))[0]
 
     # -- settling
 
@@ -443,8 +448,9 @@ class Queues:
         gone = Content(None, None, {}, 0, 0)
         now_ms = self._committer.now_ms()
         messages: list[FailedMessage] = []
-        async for i, known in self._reading.each(entries):
-            entry, attempts = entries[i], history[i]
+        contents = [found async for part in self._reading.parts(entries) for found in part]
+        for entry, attempts, found in zip(entries, history, contents, strict=True):
+            known = None if found is None else await self._reading.whole(found)
             expired = int(entry["retention_deadline_ms"]) < now_ms
             if isinstance(known, CorruptError) and not expired:
                 raise known

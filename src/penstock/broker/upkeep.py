@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
@@ -53,6 +54,9 @@ class Upkeep:
         self._clock = clock
         self._chores: dict[str, Chore] = {}
         self._due: dict[StateKey, int] = {}
+        #: While it waits: what for, and how it knows the time.
+        self._until_ms: float | None = None
+        self._now_ms: Callable[[], int] = lambda: 0
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -60,12 +64,19 @@ class Upkeep:
         self._chores |= chores
 
     def start(self, committer: Committer) -> None:
+        self._now_ms = committer.now_ms
         self._task = asyncio.get_running_loop().create_task(self._run(committer))
 
     def remind(self, timers: list[Timer]) -> None:
+        """Every commit does: whoever waits is woken only for what is due before that."""
+        earliest = math.inf
         for timer in timers:
             self._due[timer.what] = min(timer.at_ms, self._due.get(timer.what, timer.at_ms))
-        self._wake.set()
+            earliest = min(earliest, timer.at_ms)
+        until_ms = self._until_ms
+        # The clock may have jumped over it.
+        if until_ms is not None and (earliest < until_ms or until_ms <= self._now_ms()):
+            self._wake.set()
 
     async def stop(self) -> None:
         if self._task is not None:
@@ -92,11 +103,15 @@ class Upkeep:
     async def _wait(self, now_ms: int) -> None:
         """Until somebody reminds us, or the next chore is due."""
         next_ms = min(self._due.values(), default=None)
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(
-                None if next_ms is None else max(next_ms - now_ms, 1) / 1000
-            ):
-                await self._wake.wait()
+        self._until_ms = math.inf if next_ms is None else next_ms
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(
+                    None if next_ms is None else max(next_ms - now_ms, 1) / 1000
+                ):
+                    await self._wake.wait()
+        finally:
+            self._until_ms = None
 
     async def _attempt(self, work: object) -> bool:
         """Whether it is done; False: try again later. Fenced and closed end the upkeep."""

@@ -48,8 +48,8 @@ class ClaimedMessage(ClaimedFields):
     __slots__ = ("_queue",)
 
     def __init__(self, queue: Queue, found: QueueMessage, owner: Holding | None = None) -> None:
-        super().__init__(found, owner)
-        self._queue = queue
+        # As the base class does: a claim makes many of these.
+        self._found, self._owner, self._queue = found, owner, queue
 
     ack = _blocking_message(AsyncClaimedMessage.ack)
     fail = _blocking_message(AsyncClaimedMessage.fail)

@@ -98,8 +98,8 @@ def _slots(page: TakenPage, offsets: Keys) -> tuple[npt.NDArray[np.int64], slice
     if not len(offsets):
         return None
     # By its last slot: behind the last page of all there is no offset.
-    low = int(np.searchsorted(offsets, np.uint64(page.first)))
-    high = int(np.searchsorted(offsets, np.uint64(page.first + PAGE_SLOTS - 1), "right"))
+    low = int(offsets.searchsorted(np.uint64(page.first)))
+    high = int(offsets.searchsorted(np.uint64(page.first + PAGE_SLOTS - 1), "right"))
     if low == high:
         return None
     return (offsets[low:high] - np.uint64(page.first)).astype(np.int64), slice(low, high)

@@ -8,6 +8,7 @@ Contract     `cut_out` copies pieces of a blob into an array, in one pass of Arr
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from penstock.errors import CorruptError
 
 Ints = npt.NDArray[np.int64]
 Truths = npt.NDArray[np.bool_]
+Whole = TypeVar("Whole", np.int64, np.uint64)
 
 INSTANT = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.string())
@@ -69,7 +71,7 @@ def whole(numbers: npt.NDArray[np.uint64], what: str) -> pa.Array:
     return pa.array(numbers.view(np.int64))
 
 
-def rising(numbers: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def rising(numbers: npt.NDArray[Whole]) -> npt.NDArray[Whole]:
     """Each of them once, in order; `numpy.unique` spends far longer on those that are so."""
     if (numbers[1:] > numbers[:-1]).all():
         return numbers

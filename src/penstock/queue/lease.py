@@ -158,12 +158,12 @@ async def take(draft: Draft, change: Change, count: int) -> tuple[Entries, bool]
         number, priority = int(line["page"]), int(line["priority"])
         page = await change.page(PageKind.AVAILABLE, number, priority)
         visible = page.entries[: page.entries["visible_at_ms"].searchsorted(now_ms, "right")]
-        expired = visible["retention_deadline_ms"] < now_ms
-        worn = visible["attempts"] >= limit
-        if not (expired | worn)[:wanted].any():  # nearly always
-            good = visible[:wanted]
-            change.do(PageKind.AVAILABLE, number, removed=good["message_id"])
+        good = visible[:wanted]
+        if good["retention_deadline_ms"].min() >= now_ms and good["attempts"].max() < limit:
+            change.do(PageKind.AVAILABLE, number, removed=good["message_id"])  # nearly always
         else:
+            expired = visible["retention_deadline_ms"] < now_ms
+            worn = visible["attempts"] >= limit
             good = await _pick(draft, change, number, visible, expired, worn & ~expired, wanted)
         parts.append(good)
         wanted -= len(good)
@@ -284,7 +284,7 @@ async def _find(draft: Draft, name: LogName, leases: Leases) -> tuple[Change, En
     change = await draft.queue(name)
     await end_leases(draft, change)
     # Not those of other queues, nor of a deleted one of this name.
-    ours = np.flatnonzero(leases["queue"] == change.before.id)
+    ours = (leases["queue"] == change.before.id).nonzero()[0]
     order = ours[leases["number"][ours].argsort(kind="stable")]
     numbers, ids = leases["number"][order], leases["message_id"][order]
     pages = numbers // np.uint64(FLIGHT_LEASES)
@@ -297,7 +297,7 @@ async def _find(draft: Draft, name: LogName, leases: Leases) -> tuple[Change, En
         at = np.minimum(held.searchsorted(numbers[here]), len(held) - 1)
         good = (held[at] == numbers[here]) & (entries["message_id"][at] == ids[here])
         good &= entries["lease_deadline_ms"][at] > draft.now_ms  # L1
-        best = np.flatnonzero(good)
+        best = good.nonzero()[0]
         good[best[1:][at[best][1:] == at[best][:-1]]] = False  # each once
         truths[order[here][good]] = True
         parts.append(entries[at[good]])

@@ -17,7 +17,7 @@ Invariants   Q10  the row of a sheet says what its lines come to                
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -25,7 +25,7 @@ import numpy as np
 from penstock.codec.queueoperation import LINES, SHEETS, PageKind, join
 from penstock.codec.queuestate import Entries
 from penstock.codec.scalars import I64_MAX, U64_MAX
-from penstock.queue.page import Page, line_of
+from penstock.queue.page import Page, line_fields
 
 #: Lines of a full sheet; one that grows beyond twice that is cut.
 SHEET_LINES = 512
@@ -46,6 +46,11 @@ _SUMS: dict[PageKind, tuple[tuple[str, bool], ...]] = {
     PageKind.IN_FLIGHT: (("deadline_ms", False),),
     PageKind.DONE: (("first_ms", False), ("last_ms", True)),
     PageKind.FAILED: (),
+}
+#: The same, with the place of the field in a line.
+_SUMS_AT = {
+    kind: tuple((field, (LINES[kind].names or ()).index(field), late) for field, late in sums)
+    for kind, sums in _SUMS.items()
 }
 _KEY_AT = 4  # fields of a sheet's row before its key
 
@@ -167,16 +172,20 @@ class Lines(msgspec.Struct, frozen=True, eq=False):
 
     # -- changing
 
-    def replaced(self, pages: Iterable[tuple[Page | None, Page]], sequence: int) -> Lines:
+    def replaced(self, pages: Sequence[tuple[Page | None, Page]], sequence: int) -> Lines:
         """With the lines of these pages: as they were when their line was made (None: they have
         none), and as they are now."""
         gone: dict[int, list[int]] = {}
-        new: list[Entries] = []
+        new: list[tuple[int, ...]] = []
         for before, page in pages:
             if before is not None and len(before.entries):
                 gone.setdefault(self.at(key_of(before)), []).append(page.number)
             if len(page.entries):
-                new.append(line_of(page))
+                new.append(line_fields(page))
+        if len(pages) == len(gone) == len(new) == 1:  # nearly always
+            same = self._in_place(next(iter(gone)), new[0], sequence)
+            if same is not None:
+                return same
         return self._edited(gone, new, sequence)
 
     def found_anew(self, pages: Sequence[Page], sequence: int) -> Lines:
@@ -191,67 +200,59 @@ class Lines(msgspec.Struct, frozen=True, eq=False):
         elif self.parts:
             for page in pages:
                 gone.setdefault(self.at((page.number,)), []).append(page.number)
-        return self._edited(gone, [line_of(p) for p in pages if len(p.entries)], sequence)
+        new = [line_fields(page) for page in pages if len(page.entries)]
+        return self._edited(gone, new, sequence)
 
-    def _edited(self, gone: dict[int, list[int]], new: list[Entries], sequence: int) -> Lines:
+    def _in_place(self, i: int, new: tuple[int, ...], sequence: int) -> Lines | None:
+        """A page's new line in the place of its old one on this sheet, where it may stand there:
+        what nearly every change of a page is."""
+        kind, lines = self.kind, self.part(i)
+        p = int((lines["page"] == np.uint64(new[0])).nonzero()[0][0])
+        old, row, key = lines[p].item(), self.sheets[i].item(), key_of_line(kind, new)
+        if key != key_of_line(kind, old):
+            if p and key_of_line(kind, lines[p - 1].item()) >= key:
+                return None
+            if p + 1 < len(lines) and key >= key_of_line(kind, lines[p + 1].item()):
+                return None
+            if self.at(key) != i:
+                return None  # it belongs to another sheet
+        lines = lines.copy()
+        lines[p] = new
+        end = _KEY_AT + len(key)
+        first = row[_KEY_AT:end] if p else key
+        sums = list(row[end:])
+        for at, (field, column, late) in enumerate(_SUMS_AT[kind]):
+            was, now, known = old[column], new[column], sums[at]
+            if late:
+                sums[at] = max(known, now) if was < known or now >= known else lines[field].max()
+            else:
+                sums[at] = min(known, now) if was > known or now <= known else lines[field].min()
+        sheets = self.sheets.copy()
+        sheets[i] = (row[0], sequence, row[2], row[3] - old[1] + new[1], *first, *sums)
+        parts = (*self.parts[:i], lines, *self.parts[i + 1 :])
+        return Lines(kind, sheets, parts, self.nbytes)
+
+    def _edited(
+        self, gone: dict[int, list[int]], new: list[tuple[int, ...]], sequence: int
+    ) -> Lines:
         """Without the lines of these pages on these sheets, and with new ones."""
-        added: dict[int, list[Entries]] = {}
+        added: dict[int, list[tuple[int, ...]]] = {}
         for line in new:
-            added.setdefault(self.at(key_of_line(self.kind, line[0].item())), []).append(line)
-        if len(gone) == len(new) == 1 and gone.keys() == added.keys():  # nearly always
-            ((i, numbers),) = gone.items()
-            same = self._same_place(i, numbers, new[0], sequence)
-            if same is not None:
-                return same
+            added.setdefault(self.at(key_of_line(self.kind, line)), []).append(line)
         found = self
         for i in sorted(gone.keys() | added.keys(), reverse=True):
             found = found._rewritten(i, gone.get(i, []), added.get(i, []), sequence)
         return found
 
-    def _same_place(self, i: int, numbers: list[int], line: Entries, sequence: int) -> Lines | None:
-        """One line in the place of another, where it may stand there: what nearly every change of a
-        page is."""
-        if len(numbers) != 1:
-            return None
-        lines = self.part(i)
-        at = np.flatnonzero(lines["page"] == np.uint64(numbers[0]))
-        if len(at) != 1:
-            return None
-        p = int(at[0])
-        new, old = line[0].item(), lines[p].item()
-        key = key_of_line(self.kind, new)
-        if p and key_of_line(self.kind, lines[p - 1].item()) >= key:
-            return None
-        if p + 1 < len(lines) and key >= key_of_line(self.kind, lines[p + 1].item()):
-            return None
-        lines = lines.copy()
-        lines[p] = new
-        row = self.sheets[i].item()
-        first = key if not p else row[_KEY_AT : _KEY_AT + len(key)]
-        form = LINES[self.kind].names
-        assert form is not None, "lines have fields"
-        sums = []
-        for (field, late), known in zip(_SUMS[self.kind], row[_KEY_AT + len(key) :], strict=True):
-            was, is_ = old[form.index(field)], new[form.index(field)]
-            if late:
-                known = max(known, is_) if was < known or is_ >= known else int(lines[field].max())
-            else:
-                known = min(known, is_) if was > known or is_ <= known else int(lines[field].min())
-            sums.append(known)
-        sheets = self.sheets.copy()
-        sheets[i] = (row[0], sequence, row[2], row[3] - old[1] + new[1], *first, *sums)
-        parts = list(self.parts)
-        parts[i] = lines
-        return Lines(self.kind, sheets, tuple(parts), self.nbytes)
-
-    def _rewritten(self, i: int, gone: list[int], added: list[Entries], sequence: int) -> Lines:
+    def _rewritten(
+        self, i: int, gone: list[int], added: list[tuple[int, ...]], sequence: int
+    ) -> Lines:
         """One sheet; cut where it became long, with the one behind it where it became short."""
         kind = self.kind
         old = self.part(i) if self.parts else np.zeros(0, LINES[kind])
         lines = _without(old, gone)
         if added:
-            lines = join(LINES[kind], [lines, *added] if len(lines) else added)
-            lines = _in_order(kind, lines)
+            lines = _in_order(kind, join(LINES[kind], [lines, np.array(added, LINES[kind])]))
         end = i + 1
         if 0 < len(lines) < SHEET_LINES // 4 and end < len(self.parts):
             behind = self.parts[end]

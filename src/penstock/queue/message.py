@@ -30,6 +30,7 @@ from penstock.log.cache import NodeCache
 from penstock.log.catalogue import open_target
 from penstock.log.decision import View
 from penstock.log.read import read_nodes
+from penstock.queue.arrays import rising
 from penstock.queue.item import Item, PreparedBatch
 from penstock.queue.publish import Published
 from penstock.queue.taken import METADATA
@@ -222,7 +223,7 @@ async def _read_records(
     log = await open_target(view, METADATA)
     if log is None or not offsets:
         return
-    for low, high in runs_of(np.unique(np.array(offsets, np.int64))):
+    for low, high in runs_of(rising(np.array(offsets, np.int64))):
         async for node, start, stop in read_nodes(view.store, log, low, high, cache=cache):
             for first, last, living in node.runs(start, stop):
                 if living:

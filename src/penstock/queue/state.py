@@ -393,9 +393,9 @@ class Change:
     async def lines_below(self, kind: PageKind, field: str, limit: int, count: int) -> Entries:
         """The first lines, in their order, that say less than this."""
         found: list[Entries] = []
-        for i in np.flatnonzero(self.lines[kind].sheets[field] < limit).tolist():
+        for i in (self.lines[kind].sheets[field] < limit).nonzero()[0].tolist():
             lines = await self.sheet(kind, i)
-            found.append(lines[np.flatnonzero(lines[field] < limit)[:count]])
+            found.append(lines[(lines[field] < limit).nonzero()[0][:count]])
             count -= len(found[-1])
             if not count:
                 break

@@ -32,6 +32,7 @@ from penstock.codec.taken import (
 )
 from penstock.log.catalogue import LogName, NameState, States, load_name
 from penstock.log.decision import StateKey, Timer, View
+from penstock.queue.arrays import rising
 
 #: The metadata log of RFC 0001; no command that names streams can reach it.
 METADATA = LogName(Kind.INTERNAL, b"opendata-queue/messages/metadata")
@@ -134,7 +135,7 @@ class Taken:
     async def remove(self, log_id: int, offsets: Keys) -> None:
         """Payload and metadata of these are gone."""
         if len(offsets):
-            await self._do(log_id, TakenOperation(gone=np.unique(offsets)))
+            await self._do(log_id, TakenOperation(gone=rising(offsets)))
 
     async def _do(self, log_id: int, operation: TakenOperation) -> None:
         if self._log_id is None:
