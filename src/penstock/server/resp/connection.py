@@ -7,7 +7,7 @@ Contract     Requests take effect and are answered in the order in which they ca
 Bounds       Reading pauses while too much waits; a client that does not read its replies gets no
              more of them, and in the end is cut; one whose unfinished requests are too large is
              cut. An idle connection is this object, its parser and its transport: no task, no
-             buffer, no timer.
+             buffer, no timer. What came alone and needs one commit has no task either.
 Errors       A PenstockError is a reply. Anything else is a bug: it is logged with its traceback,
              answered with `-ERR internal error`, and the connection and the server go on.
 Not here     what commands do (housekeeping.py, streams.py, queues.py, bulk.py), listening
