@@ -33,6 +33,7 @@ from penstock.codec.payload import (
     encode_payload,
     payload_at,
     payload_of,
+    payloads_between,
 )
 from penstock.codec.queueconfig import QueueConfig, decode_queue_config, encode_queue_config
 from penstock.codec.queuestate import (
@@ -225,6 +226,9 @@ def test_each_payload_of_a_block_is_found_at_its_place(payloads: list[bytes]) ->
     block = decode_payload(encode_payload(payload_of(payloads)))
     assert isinstance(block, PayloadBlock)
     assert [payload_at(block, n) for n in range(len(payloads) + 1)] == [*payloads, None]
+    for low in range(len(payloads) + 1):
+        assert payloads_between(block, low, len(payloads)) == list(payloads)[low:]
+        assert payloads_between(block, 0, low) == list(payloads)[:low]
 
 
 @calm

@@ -17,14 +17,14 @@ import numpy as np
 import numpy.typing as npt
 
 from penstock.codec.keys import KeyType, open_key, payload_key, prefix, prefix_end
-from penstock.codec.metadata import Metadata, decode_metadata, read_message_id
+from penstock.codec.metadata import Metadata, decode_metadata_list, read_message_id
 from penstock.codec.payload import (
     BytesPayload,
     Payload,
     PayloadBlock,
     UriPayload,
     decode_payload,
-    payload_at,
+    payloads_between,
 )
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import open_target
@@ -109,6 +109,8 @@ class Fresh:
 
     def find(self, ids: Sequence[int], offsets: Sequence[int]) -> list[Content | None]:
         """In their order. Neighbours were nearly always published together."""
+        if not self._firsts or not offsets or max(offsets) < self._firsts[0]:
+            return [None] * len(ids)
         found: list[Content | None] = []
         kept = _NOTHING
         for message_id, offset in zip(ids, offsets, strict=True):
@@ -179,12 +181,8 @@ async def read_contents(
     payload_of = await _read_payloads(view.store, sorted(set(ids)), payloads or Payloads())
     found: list[Content | None] = []
     for message_id, offset in zip(ids, offsets, strict=True):
-        about = metadata.get(offset)
-        if about is None or about.message_id != message_id:
-            found.append(None)
-            continue
-        payload = payload_of.get(message_id)
-        if payload is None:
+        about, payload = metadata.get(offset), payload_of.get(message_id)
+        if about is None or payload is None or about.message_id != message_id:
             found.append(None)
             continue
         uri = payload if isinstance(payload, str) else None
@@ -202,7 +200,7 @@ async def read_metadata(
     """Of the living ones among these."""
     found: dict[int, Metadata] = {}
     async for first, records in _read_records(view, offsets, cache):
-        found |= enumerate(map(decode_metadata, records), first)
+        found |= enumerate(decode_metadata_list(records), first)
     return found
 
 
@@ -250,8 +248,7 @@ async def _read_payloads(
             continue
         first, record = held
         end = bisect_left(ids, first + _count(record), i)
-        for number in ids[i:end]:
-            found[number] = _part(record, number - first)
+        found.update(zip(ids[i:end], _parts(record, first, ids[i:end]), strict=True))
         i = end
     return found
 
@@ -284,13 +281,14 @@ def _count(record: Payload) -> int:
     return record.count if isinstance(record, PayloadBlock) else 1
 
 
-def _part(record: Payload, index: int) -> bytes | str:
+def _parts(record: Payload, first: int, ids: Sequence[int]) -> Sequence[bytes | str]:
+    """The payloads of these ids, which rise, of a record that begins with the id `first`."""
     match record:
         case PayloadBlock():
-            payload = payload_at(record, index)
-            assert payload is not None, "it is within the block"
-            return payload
+            # What was acknowledged out of order leaves gaps, seldom wide ones.
+            run = payloads_between(record, ids[0] - first, ids[-1] + 1 - first)
+            return run if len(run) == len(ids) else [run[number - ids[0]] for number in ids]
         case BytesPayload(data):
-            return data
+            return [data]
         case UriPayload(uri):
-            return uri
+            return [uri]

@@ -27,8 +27,8 @@ from penstock.codec.payload import (
     UriPayload,
     decode_payload,
     encode_payload,
-    payload_at,
     payload_of,
+    payloads_between,
 )
 from penstock.codec.queueoperation import NO_KEYS, Keys
 from penstock.codec.scalars import I64_MAX
@@ -136,7 +136,7 @@ def _without(first: int, block: PayloadBlock, gone: Truths) -> Rows:
         return {}  # later, with the others
     rows: Rows = {payload_key(first): None}
     for low, high in runs_of(alive) if len(alive) else ():
-        parts = [payload_at(block, at) or b"" for at in range(low, high)]
+        parts = payloads_between(block, low, high)
         rows[payload_key(first + low)] = encode_payload(payload_of(parts))
     return rows
 

@@ -2,7 +2,12 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.codec.metadata import Metadata, decode_metadata, encode_metadata
+from penstock.codec.metadata import (
+    Metadata,
+    decode_metadata,
+    decode_metadata_list,
+    encode_metadata,
+)
 from penstock.errors import CorruptError, InvalidError
 
 BARE = Metadata(message_id=1, created_at_ms=2, received_at_ms=3, visible_at_ms=4, retention_s=5)
@@ -26,6 +31,31 @@ def test_the_tail_takes_none_of_the_255_headers() -> None:
 def test_an_empty_to_is_not_an_absent_one() -> None:
     assert decode_metadata(encode_metadata(with_headers(to=""))).to == ""
     assert decode_metadata(encode_metadata(with_headers())).to is None
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [],
+        [BARE],
+        [BARE, with_headers(to="eu"), BARE],
+        [BARE, with_headers(("a", "1"))],
+        [with_headers(to=""), Metadata(1, 2, 3, 4, 5, dedup_id="d")],
+    ],
+)
+def test_records_that_are_read_together_are_those_that_are_read_alone(
+    records: list[Metadata],
+) -> None:
+    assert decode_metadata_list([encode_metadata(each) for each in records]) == records
+
+
+def test_damage_of_a_record_that_is_read_with_others_is_told() -> None:
+    good = encode_metadata(BARE)
+    for bad in (good[:-1], good[:-1] + b"\x01", good + b"\x00"):
+        with pytest.raises(CorruptError):
+            decode_metadata_list([good, bad, good])
+    with pytest.raises(CorruptError):
+        decode_metadata_list([good[:-1] + b"\x01"])
 
 
 def test_headers_keep_their_order() -> None:
