@@ -14,9 +14,7 @@ import pytest
 
 import penstock
 from integration.children import Child
-from penstock.cli import watch as command
 from penstock.cli.watch import Manner, Watcher
-from penstock.cli.watch_folder import Version
 from penstock.cli.watch_ledger import Ledger, ledger_name
 from penstock.client.database import Database
 from penstock.clock import SystemClock
@@ -204,7 +202,7 @@ class World:
         queue, clock = inbox.database.queue("q"), SystemClock()
         self.ledger = Ledger(inbox.database, queue, inbox.folder, clock)
         manner = Manner(settle=0.0, interval=0.01, once=once)
-        self.watcher = Watcher(inbox.folder, None, self.ledger, manner, clock)
+        self.watcher = Watcher(inbox.folder, self.ledger, manner, clock)
 
     def round(self) -> int:
         before = self.watcher.announced
@@ -329,7 +327,7 @@ def test_a_watcher_that_runs_on_forgets_files_that_are_gone_for_long(
     ledger = Ledger(inbox.database, queue, inbox.folder, days)
     inbox.put("first.json")
     manner = Manner(settle=0.0)
-    watcher = Watcher(inbox.folder, None, ledger, manner, days)
+    watcher = Watcher(inbox.folder, ledger, manner, days)
     watcher.run(days)  # type: ignore[arg-type]
     assert watcher.announced == 991
     # 35 days are remembered, and half of the stream may say nothing.
@@ -361,9 +359,3 @@ def test_names_of_ledgers_are_their_own_and_short_enough() -> None:
     }
     assert len(names) == 4
     assert max(len(name.encode()) for name in names) <= 255
-
-
-def test_a_location_inside_the_folder_is_no_part_of_it() -> None:
-    assert command.folder_of_location("penstock://host:1") is None
-    assert command.folder_of_location("/tmp/../x") == Path("/x")
-    assert Version(1, 2) == (1, 2)

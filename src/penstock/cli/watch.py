@@ -28,7 +28,7 @@ from penstock.cli.opening import opened
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location
 from penstock.cli.output import print_error, print_json, result_console
 from penstock.cli.rendering import preview
-from penstock.cli.watch_folder import Listing, Settling, being_written, list_files
+from penstock.cli.watch_folder import Listing, Settling, being_written, list_files, of_location
 from penstock.cli.watch_ledger import Ledger
 from penstock.client.blockingqueue import Queue
 from penstock.client.database import Database
@@ -102,15 +102,15 @@ def watch(
         )
     # One spelling, so that a file has one URI however the folder was named.
     folder = folder.resolve()
-    if folder == folder_of_location(location):
+    if folder == _folder_of_location(location) or of_location(folder):
         raise InvalidError(
-            f"{_shown_path(folder)} is the location itself",
+            f"{_shown_path(folder)} is a Penstock location, or a part of one",
             hint="let files arrive in a folder of their own",
         )
     with opened(location, create=True) as database, _told_to_end() as told:
         target = _queue(database, queue, told_of=not as_json)
         ledger = Ledger(database, target, folder, _CLOCK, again=again)
-        watcher = Watcher(folder, folder_of_location(location), ledger, manner, _CLOCK)
+        watcher = Watcher(folder, ledger, manner, _CLOCK)
         if not as_json:
             print(f"penstock watches {_shown_path(folder)} for queue {queue}", flush=True)
         with _shown(watcher):
@@ -125,8 +125,8 @@ def watch(
 _CLOCK = SystemClock()
 
 
-def folder_of_location(location: str) -> Path | None:
-    """A location may lie inside the folder; nothing of it is a file that arrived."""
+def _folder_of_location(location: str) -> Path | None:
+    """Which need not be there yet."""
     if location.startswith("penstock://"):
         return None
     folder = folder_of(location)
@@ -157,11 +157,8 @@ def _queue(database: Database, name: str, *, told_of: bool) -> Queue:
 
 
 class Watcher:
-    def __init__(
-        self, folder: Path, skip: Path | None, ledger: Ledger, manner: Manner, clock: Clock
-    ) -> None:
+    def __init__(self, folder: Path, ledger: Ledger, manner: Manner, clock: Clock) -> None:
         self._folder = folder
-        self._skip = skip
         self._ledger = ledger
         self._manner = manner
         self._clock = clock
@@ -202,7 +199,6 @@ class Watcher:
                 self._folder,
                 patterns=self._manner.patterns,
                 recursive=self._manner.recursive,
-                skip=self._skip,
             )
         except OSError as error:
             if self._manner.once:

@@ -7,7 +7,7 @@ Complete     A file is complete when nothing about it changed for the settling t
 Left out     Whatever is no regular file, symbolic links among it: the file that one points to may
              be listed as well, and would be loaded twice. Names that begin with a dot or an
              underscore, and those that uploads use while they last. Folders that are tables (they
-             hold `_delta_log`), what ingest writes into one that has none yet, and the location.
+             hold `_delta_log`), what ingest writes into one that has none yet, and locations.
 Not here     Announcing (watch.py), what was announced before (watch_ledger.py).
 """
 
@@ -25,12 +25,16 @@ from stat import S_ISREG
 from typing import NamedTuple
 from urllib.parse import quote
 
+from penstock.store.epoch import EPOCH, HEAD
+
 #: Endings of files that are not finished, of browsers, editors and tools that copy.
 UNFINISHED = (
     *(".tmp", ".temp", ".part", ".partial", ".crdownload", ".download", ".filepart"),
     *(".inprogress", ".swp", "._copying_", "~"),
 )
 _TABLE = "_delta_log"
+#: What a location consists of.
+_PARTS = ("broker", "journal", "store")
 #: What ingest writes into a table, which has a log only afterwards (tablefolder.staging_folder).
 _STAGING = re.compile(r"(.*/)?splits/[0-9a-f]{12}-[0-9]+")
 
@@ -57,16 +61,31 @@ def uri_of(folder: Path, name: str) -> str:
     return "file://" + quote(os.fsencode(folder / name))
 
 
-def list_files(
-    folder: Path, *, patterns: Sequence[str] = (), recursive: bool = True, skip: Path | None = None
-) -> Listing:
+def of_location(folder: Path) -> bool:
+    """It is a location, or lies in one of the folders that make one. Somebody's own folder beside
+    those may well be watched."""
+    return _is_location(folder) or any(
+        each.name in _PARTS and _is_location(each.parent) for each in (folder, *folder.parents)
+    )
+
+
+def _is_location(folder: Path) -> bool:
+    """By the files that say whose turn it is: names of folders could be anybody's."""
+    try:
+        names = os.listdir(folder / "journal")
+    except OSError:
+        return False
+    return (folder / "store").is_dir() and any(
+        EPOCH.fullmatch(name) or HEAD.fullmatch(name) for name in names
+    )
+
+
+def list_files(folder: Path, *, patterns: Sequence[str] = (), recursive: bool = True) -> Listing:
     """`folder` itself must be readable (OSError); anything below it that is not is a trouble."""
     listing = Listing({}, [])
     ahead = _list_into(listing, folder, "", patterns)
     while recursive and ahead:
         inside = ahead.pop()
-        if folder / inside == skip:
-            continue
         try:
             ahead += _list_into(listing, folder, inside, patterns)
         except FileNotFoundError:
@@ -77,7 +96,7 @@ def list_files(
 
 
 def _list_into(listing: Listing, folder: Path, inside: str, patterns: Sequence[str]) -> list[str]:
-    """The files of one folder; -> the folders in it, none if it is a table"""
+    """The files of one folder; -> the folders in it, none if it is a table or a location"""
     files: dict[str, Found] = {}
     folders: list[str] = []
     with os.scandir(folder / inside) as entries:
@@ -97,6 +116,8 @@ def _list_into(listing: Listing, folder: Path, inside: str, patterns: Sequence[s
                     continue  # it was removed meanwhile
                 if S_ISREG(status.st_mode):
                     files[path] = _found(status)
+    if f"{inside}/journal".lstrip("/") in folders and _is_location(folder / inside):
+        return []
     listing.files.update(files)
     return folders
 

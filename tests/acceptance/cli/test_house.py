@@ -152,8 +152,13 @@ def test_a_doctor_tells_a_host_that_is_not_known_from_a_port_that_is_taken(sh: A
 
 
 def test_a_location_is_no_folder_in_which_files_arrive(sh: Any, db: penstock.Database) -> None:
-    assert sh("watch", db.location, "--queue", "own", "--once") == 2
-    assert "is the location itself" in sh.err
+    db.stream("s").write(b"x")
+    for folder in (db.location, f"{db.location}/journal", f"{db.location}/store/manifest"):
+        for location in (db.location, f"{db.location}-other"):
+            assert sh("watch", folder, "--queue", "own", "--once", "--location", location) == 2
+            assert "is a Penstock location, or a part of one" in sh.err
+    (Path(db.location) / "incoming").mkdir()
+    assert sh("watch", f"{db.location}/incoming", "--queue", "mine", "--once") == 0
     assert "own" not in db.queues()
 
 

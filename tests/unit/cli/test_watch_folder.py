@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import penstock
 from penstock.cli.watch_folder import (
     Found,
     Settling,
@@ -72,13 +73,26 @@ def test_links_and_pipes_are_not_listed_and_linked_folders_not_entered(tmp_path:
     assert names(tmp_path / "in") == ["a.json"]
 
 
-def test_patterns_flat_folders_and_the_location_narrow_a_listing(tmp_path: Path) -> None:
-    for name in ("a.json", "b.csv", "sub/c.json", "data/journal"):
+def test_patterns_and_flat_folders_narrow_a_listing(tmp_path: Path) -> None:
+    for name in ("a.json", "b.csv", "sub/c.json"):
         touch(tmp_path / name)
     assert names(tmp_path, patterns=["*.json"]) == ["a.json", "sub/c.json"]
     assert names(tmp_path, patterns=["*.csv", "a*"]) == ["a.json", "b.csv"]
     assert names(tmp_path, recursive=False) == ["a.json", "b.csv"]
-    assert names(tmp_path, skip=tmp_path / "data") == ["a.json", "b.csv", "sub/c.json"]
+
+
+def test_no_location_is_listed_whoever_serves_it_and_folders_of_such_names_are(
+    tmp_path: Path,
+) -> None:
+    """One that is served elsewhere, or another one: its files change with every commit."""
+    for name in ("served", "by/another"):
+        with penstock.open(tmp_path / name) as db:
+            db.stream("s").write(b"x")
+    for name in ("a.json", "books/journal/1.json", "books/store/2.json", "books/broker/3.json"):
+        touch(tmp_path / name)
+    assert names(tmp_path) == [
+        "a.json", "books/broker/3.json", "books/journal/1.json", "books/store/2.json",
+    ]  # fmt: skip
 
 
 def test_a_folder_below_that_cannot_be_read_is_a_trouble_and_the_rest_is_listed(
