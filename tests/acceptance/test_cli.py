@@ -43,6 +43,7 @@ from penstock.cli.demo_entries import compare as compare_entries
 from penstock.cli.demo_jobs import JobsResult
 from penstock.cli.demo_share import ShareResult
 from penstock.cli.demo_summary import (
+    _in_flight,
     broken_promises,
     files_act,
     graph_act,
@@ -636,6 +637,36 @@ def test_a_broken_promise_ends_the_demo_with_1(
     monkeypatch.setattr("penstock.cli.demo.run", lambda *_, **__: broken)
     assert run_main("demo", "--json") == 1
     assert json.loads(capsys.readouterr().out)["verdict"]["lost"] == 1
+
+
+def test_a_kept_demo_names_a_command_that_its_reader_can_type(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = DemoResult(
+        kills=1,
+        verdict=verdict([FIRST], found(FIRST)),
+        kept=True,
+        reopen_ms=[1.0],
+        write_seconds=1.0,
+        share=shared(),
+        jobs=jobs(),
+        files=None,
+        graph=None,
+        seconds=1.0,
+    )
+    monkeypatch.setattr("penstock.cli.demo.run", lambda *_, **__: kept)
+    for path, word in (("/nowhere", f"{sys.executable} -m penstock"), (None, "penstock")):
+        if path is None:
+            (tmp_path / "penstock").write_text("#!/bin/sh\n")
+            (tmp_path / "penstock").chmod(0o755)
+        monkeypatch.setenv("PATH", path or str(tmp_path))
+        run_main("demo", "--keep", "--folder", str(tmp_path))
+        assert f"\n  {word} top --location " in capsys.readouterr().out
+
+
+def test_one_is_told_of_as_one() -> None:
+    assert _in_flight(1) == "1 more was on its way at a kill"
+    assert _in_flight(1200) == "1,200 more were on their way at a kill"
 
 
 @pytest.mark.parametrize(

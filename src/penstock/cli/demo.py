@@ -133,6 +133,11 @@ def acts_of(result: DemoResult) -> list[Act]:
     return acts
 
 
+def _command() -> str:
+    """As the reader can type it: `make demo` runs in an environment that his shell knows not of."""
+    return "penstock" if shutil.which("penstock") else f"{sys.executable} -m penstock"
+
+
 def _last_words(result: DemoResult, kept: Path | None) -> str:
     acts = acts_of(result)
     words = "Nothing was lost or doubled" if result.kept else "A PROMISE WAS BROKEN"
@@ -140,11 +145,12 @@ def _last_words(result: DemoResult, kept: Path | None) -> str:
     lines.append(f"{words}: {sum(act.kills for act in acts)} kills in {result.seconds:.0f} s.")
     if kept is None:
         return "\n".join([*lines, "With --keep the data stays, to look at."])
-    lines += ["Look at it:", f"  penstock top --location {kept / LOCATION}"]
+    command = _command()
+    lines += ["Look at it:", f"  {command} top --location {kept / LOCATION}"]
     if result.files is not None:
         lines += [
-            f"  penstock ingest files --location {kept / LOCATION}",
-            f"  penstock graph status demo --location {kept / LOCATION}",
+            f"  {command} ingest files --location {kept / LOCATION}",
+            f"  {command} graph status demo --location {kept / LOCATION}",
             f"  {kept / 'orders-table'}   the Delta table, for DuckDB, Polars, Spark, …",
         ]
     return "\n".join(lines)

@@ -17,6 +17,7 @@ from penstock.cli.demo_driver import FlowResult
 from penstock.cli.demo_entries import Verdict
 from penstock.cli.demo_jobs import JobsResult
 from penstock.cli.demo_share import ShareResult
+from penstock.words import counted
 
 
 class Act(msgspec.Struct, frozen=True):
@@ -53,7 +54,7 @@ def write_act(kills: int, verdict: Verdict, reopen_ms: Sequence[float], seconds:
 
 
 def _in_flight(count: int) -> str:
-    return f"{count:,} more were on their way at a kill"
+    return counted(count, "more was on its way", "more were on their way") + " at a kill"
 
 
 def share_act(result: ShareResult) -> Act:
