@@ -42,7 +42,7 @@ from penstock.errors import (
     PenstockError,
     UnavailableError,
 )
-from penstock.store import disk, guard
+from penstock.store import disk
 from penstock.store.journal import Journal
 from penstock.store.opening import Opening, watch_once
 from penstock.store.port import Head, RefusedError, Row, Writes
@@ -63,10 +63,10 @@ OPENINGS = 2
 CLOSE_SECONDS = 30.0
 #: How soon a new manifest is known, at the latest.
 WATCH_SECONDS = 0.25
-#: Where folders cannot be made synchronous, the file system is synced this often,
+#: Where folders cannot be made synchronous, the file system is synced this often.
 SYNC_SECONDS = 10.0
-#: and a manifest that is not needed any more is removed when it is so old: somebody may read it.
-COLLECT_SECONDS = 60.0
+#: How often manifests are looked for that are not needed any more.
+COLLECT_SECONDS = 10.0
 
 
 def require_location(folder: Path) -> None:
@@ -110,6 +110,8 @@ class FolderStore:
         self._keeper: asyncio.Task[None] | None = None
         self._syncer: asyncio.Task[None] | None = None
         self._watcher = asyncio.get_running_loop().create_task(self._watch())
+        self._collector = opening.collector
+        self._gatherer = asyncio.get_running_loop().create_task(self._collect_often())
         self._closed = False
         if not self._synced:
             self._syncer = asyncio.get_running_loop().create_task(self._sync_often())
@@ -333,20 +335,22 @@ class FolderStore:
             await self._clock.sleep(SYNC_SECONDS)
             with contextlib.suppress(OSError):
                 await self._thread.run(partial(disk.sync_file_system, self._folder))
+
+    async def _collect_often(self) -> None:
+        while True:
+            await self._clock.sleep(COLLECT_SECONDS)
             with contextlib.suppress(OSError, PenstockError):
                 await self._collect()
 
     async def _collect(self) -> None:
-        """What SlateDB's collector does elsewhere (guard.py). Not when overtaken: what is trusted
-        is our successor's business."""
+        """Not when overtaken: what is trusted is our successor's business."""
         pinned = await self._rows.pinned_manifests()
-        before = self._clock.wall_ms() / 1000 - COLLECT_SECONDS
 
-        def collect() -> None:
+        def look() -> None:
             self._journal.epoch.check()
-            guard.collect(self._folder, pinned=pinned, before=before)
+            self._collector.look(pinned)
 
-        await self._thread.run(collect)
+        await self._thread.run(look)
 
     # -- checkpoints
 
@@ -386,6 +390,7 @@ class FolderStore:
         if self._closed:
             return
         self._watcher.cancel()
+        self._gatherer.cancel()
         if self._syncer is not None:
             self._syncer.cancel()
         try:
@@ -409,7 +414,13 @@ class FolderStore:
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
-        for task in (self._keeper, self._syncer, self._watcher, self._applying):
+        for task in (
+            self._keeper,
+            self._syncer,
+            self._watcher,
+            self._gatherer,
+            self._applying,
+        ):
             if task is not None:
                 task.cancel()
         self._rows.forget()

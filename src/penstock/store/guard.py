@@ -21,8 +21,14 @@ No sync      Where folders cannot be synchronous, `distrust` goes back to the ma
              what the compactor is doing: it gets an empty one on top. The garbage collector's notes
              of how far it came (gc/*.boundary, a decimal number) may be torn as well: SlateDB
              refuses a torn one, and makes do without.
-             For that to work SlateDB's collector stays off those files (opening.py), and `collect`
-             does what it would do: manifests and lists of compactions older than what is trusted.
+Collection   SlateDB notes how far its collector came, and in a folder it writes the first of those
+             notes and no other; it collects nothing above that, and manifests and lists of
+             compactions would pile up. Its notes could be switched off, but they have a reason: the
+             engine of a process that was stopped and overtaken finds the next number free, takes
+             its own stale manifest for the newest, and collects its successor's tables. So a
+             `Collector` takes away only what this very opening has written, of which nobody who was
+             overtaken knows; below the manifest that is trusted; and only what was not the newest
+             for some looks: those stand still while the process does, as the engine's parts do.
 File         journal/E.manifests, the highest epoch's counts: no process writes over another one's.
              Magic "PENSTKM1" (8) | { id (u64) | xxh3_64 of the file (u64) } | checksum (u64,
              xxh3_64 of what is before); little-endian
@@ -34,6 +40,7 @@ from __future__ import annotations
 import contextlib
 import re
 import struct
+from collections import deque
 from collections.abc import Callable, Collection
 from pathlib import Path
 
@@ -48,6 +55,12 @@ _MAGIC = b"PENSTKM1"
 _ENTRY = struct.Struct("<QQ")
 _CHECKSUM = struct.Struct("<Q")
 _LIST = re.compile(r"(\d+)\.manifests")
+_COLLECTED = ("manifest", "compactions")
+#: A minute, at one look in ten seconds; the engine's parts look for news at least every 15.
+COLLECT_LOOKS = 6
+#: What an opening found stays, and so much of what it wrote: who was overtaken may have written one
+#: more list of compactions until our compactor fenced his.
+FLOOR_SPARE = 8
 
 
 def check(folder: Path) -> None:
@@ -136,17 +149,30 @@ def watch(
             _list_path(folder, older).unlink(missing_ok=True)
 
 
-def collect(folder: Path, *, pinned: Collection[int], before: float) -> None:
-    """Without synchronous folders: remove what lies below the manifest that is trusted and was
-    written `before` (seconds of the epoch), but for manifests that checkpoints have pinned."""
-    trusted = max(_read(folder), default=0)
-    store = folder / "store"
-    compactions = _newest_number(store / "compactions") or 0
-    for kind, end, kept in (("manifest", trusted, pinned), ("compactions", compactions, ())):
-        for path in (store / kind).glob(f"*.{kind}"):
-            number = int(path.stem) if path.stem.isdecimal() else end
-            if number < end and number not in kept and path.stat().st_mtime < before:
-                path.unlink(missing_ok=True)
+class Collector:
+    """Of one opening, made when its engine has opened."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._floors = {kind: self._newest(kind) + FLOOR_SPARE for kind in _COLLECTED}
+        #: What was the newest at the last looks, oldest first.
+        self._looks: deque[dict[str, int]] = deque(maxlen=COLLECT_LOOKS)
+
+    def _newest(self, kind: str) -> int:
+        return _newest_number(self._folder / "store" / kind) or 0
+
+    def look(self, pinned: Collection[int]) -> None:
+        """Remove what is due. `pinned`: the manifests that checkpoints refer to, listed before."""
+        trusted = max(_read(self._folder), default=0)
+        if len(self._looks) == COLLECT_LOOKS:
+            for kind, end in self._looks[0].items():
+                below = min(end, trusted) if kind == "manifest" else end
+                kept = pinned if kind == "manifest" else ()
+                for path in (self._folder / "store" / kind).glob(f"*.{kind}"):
+                    number = int(path.stem) if path.stem.isdecimal() else 0
+                    if self._floors[kind] < number < below and number not in kept:
+                        path.unlink(missing_ok=True)
+        self._looks.append({kind: self._newest(kind) for kind in _COLLECTED})
 
 
 def _list_path(folder: Path, epoch: int) -> Path:

@@ -45,6 +45,7 @@ class Opening:
         self.synced = False  # SlateDB's own files are durable when written
         self.thread = DiskThread("penstock-journal")
         self.rows: SlateRows | None = None
+        self.collector: guard.Collector
         self.journal: Journal | None = None
         self.head: ChainRecord | None = None
         self.recovered = Recovered(None)
@@ -75,6 +76,8 @@ class Opening:
             place, _settings(slow_sync=not self.synced), durable_only=False
         )
         await _check_epoch(rows, fenced)
+        # The engine has written its first manifest: whoever was overtaken meets that one.
+        self.collector = await self._step(partial(guard.Collector, folder))
         await require_in_folder(folder / "store", rows.tables, run=self._step)
         stored = await _stored_head(rows)
         self.recovered = await self._step(partial(recover, folder / "journal", stored))
@@ -184,18 +187,9 @@ def _prepare_folder(folder: Path, *, sync: bool) -> bool:
 
 
 def _settings(*, slow_sync: bool) -> Any:
-    """SlateDB's settings for a folder; with syncfs, garbage must outlive the pause between two.
-
-    SlateDB notes how far its collector came in boundary files, so that a writer that was overtaken
-    cannot use a collected number again. In a folder it writes the first of them and no other, and
-    collects nothing above it, so manifests would pile up. Nothing here rests on those files: what
-    is acknowledged is decided by the journal's epoch, and a manifest under a lower number is never
-    the newest. With syncfs they stay: there the manifest that an opening would go back to must not
-    be collected before a newer one is trusted, so we collect (guard.py).
-    """
+    """SlateDB's settings for a folder; with syncfs, garbage must outlive the pause between two."""
     if not slow_sync:
-        boundary = {"garbage_collector_options.boundary_files_enabled": False}
-        return make_settings(COMMON, {"wal_enabled": False}, boundary)
+        return make_settings(COMMON, {"wal_enabled": False})
     ages = {
         f"garbage_collector_options.{kind}_options.min_age": "60s"
         for kind in ("compacted", "compactions", "manifest")

@@ -17,7 +17,7 @@ import pytest
 import penstock
 from penstock.clock import SystemClock
 from penstock.errors import CorruptError, FencedError, UnavailableError
-from penstock.store import disk, epoch, journal, opening, recovery, slate
+from penstock.store import disk, epoch, journal, opening, recovery
 from penstock.store.diskthread import DiskThread
 from penstock.store.folder import FolderStore
 from penstock.store.journal import Journal
@@ -595,30 +595,3 @@ async def test_an_opening_that_was_overtaken_while_it_recovered_replays_nothing(
     with pytest.raises(FencedError):
         await FolderStore.open(tmp_path / "d", clock=SystemClock())
     assert not replayed
-
-
-async def test_manifests_and_notes_of_compactions_do_not_pile_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """SlateDB collected none above the first that it had collected, for ever."""
-    for kind in ("manifest", "compactions"):
-        options = f"garbage_collector_options.{kind}_options"
-        monkeypatch.setitem(slate.COMMON, f"{options}.interval", "100ms")
-        monkeypatch.setitem(slate.COMMON, f"{options}.min_age", "0s")
-    monkeypatch.setitem(slate.COMMON, "compactor_options.checkpoint_lifetime", "1s")
-    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
-    for n in range(1, 21):
-        await commit(store, n)
-        await store._applied()
-        await store._rows.flush_memtable()
-
-    def lowest(kind: str) -> int:
-        return min(int(path.stem) for path in (tmp_path / "d/store" / kind).glob(f"*.{kind}"))
-
-    while lowest("manifest") < 20:
-        await asyncio.sleep(0.02)
-    assert await store.get(b"\x01\x0bk1") == b"v1"
-    await store.close()
-    again = await FolderStore.open(tmp_path / "d", clock=SystemClock())
-    assert again.head().n == 20
-    await again.close()

@@ -16,7 +16,6 @@ import penstock
 from penstock.clock import SystemClock
 from penstock.errors import CorruptError, FencedError, UnavailableError
 from penstock.store import disk, enginefiles, guard, opening
-from penstock.store import folder as folderstore
 from penstock.store.folder import FolderStore
 from penstock.store.reader import open_reader
 from penstock.store.slate import Place, SlateRows
@@ -305,53 +304,90 @@ async def test_a_checkpoint_outlives_going_back(openings: Openings) -> None:
     await assert_rows(third, 4)
 
 
-async def test_without_synchronous_folders_manifests_below_the_trusted_one_are_collected(
-    openings: Openings, monkeypatch: pytest.MonkeyPatch
+def manifests(folder: Path) -> list[int]:
+    return [int(name.split(".")[0]) for name in names(folder, "manifest")]
+
+
+async def flushed(store: FolderStore, count: int) -> None:
+    n = store.head().n + 1
+    await commit(store, *range(n, n + count), flush=True)
+
+
+async def test_manifests_that_nobody_needs_are_collected_after_some_looks(
+    tmp_path: Path,
 ) -> None:
-    monkeypatch.setattr(folderstore, "COLLECT_SECONDS", -1.0)
-    store = await openings.open()
-    await commit(store, 1, 2, 3, flush=True)
+    """They piled up for good, about one a second under load."""
+    store = await FolderStore.open(tmp_path, clock=SystemClock())
+    found = manifests(tmp_path)
+    await flushed(store, 20)
     pinned = await store.checkpoint(lifetime_ms=3_600_000)
-    await commit(store, 4, flush=True)
+    # The compactor has checkpoints of its own.
+    pin = max(await store._rows.pinned_manifests())
+    await flushed(store, 20)
     await store._thread.run(store._watch_once)
-    await commit(store, 5, 6, flush=True)
-    await store._collect()
-    (trusted,) = guard._read(openings.folder)
-    # What no sync covered yet stays, and the one that would be gone back to from there.
-    assert int(names(openings.folder, "manifest")[-1].split(".")[0]) > trusted
-    assert f"{trusted:020d}.manifest" in names(openings.folder, "manifest")
-    assert trusted not in await store._rows.pinned_manifests()
+    there, notes = manifests(tmp_path), names(tmp_path, "compactions")
+    for _ in range(guard.COLLECT_LOOKS):
+        await store._collect()
+    assert set(there) <= set(manifests(tmp_path)), "it was the newest a moment ago"
+    await flushed(store, 1)
     await store._thread.run(store._watch_once)
     await store._collect()
-    (trusted,) = guard._read(openings.folder)
-    (kept,) = await store._rows.pinned_manifests()
-    assert names(openings.folder, "manifest") == [f"{n:020d}.manifest" for n in (kept, trusted)]
-    assert len(names(openings.folder, "compactions")) == 1
-    reader = await open_reader(str(openings.folder), pinned)
-    assert await reader.get(b"\x01\x0bk3") == b"v3"
-    assert await reader.get(b"\x01\x0bk4") is None
+    left = manifests(tmp_path)
+    assert set(found) <= set(left), "who was overtaken may know these"
+    assert pin in left
+    gone = set(there[:-1]) - set(left)
+    assert gone
+    assert gone == {
+        number
+        for number in there[:-1]
+        if number not in found
+        and number > max(found) + guard.FLOOR_SPARE
+        and number not in await store._rows.pinned_manifests()
+    }
+    assert notes[-1] in names(tmp_path, "compactions")
+    reader = await open_reader(str(tmp_path), pinned)
+    assert await reader.get(b"\x01\x0bk20") == b"v20"
+    assert await reader.get(b"\x01\x0bk21") is None
     await reader.close()
     await store.abandon()
-    await assert_rows(await openings.open(), 6)
+    again = await FolderStore.open(tmp_path, clock=SystemClock())
+    await assert_rows(again, 41)
+    left = manifests(tmp_path)
+    for _ in range(guard.COLLECT_LOOKS + 1):
+        await again._collect()
+    assert set(left) <= set(manifests(tmp_path)), "what an opening finds stays"
+    await again.close()
 
 
-async def test_what_is_young_is_not_collected_and_nothing_by_who_was_overtaken(
-    openings: Openings, monkeypatch: pytest.MonkeyPatch
+async def test_without_synchronous_folders_the_trusted_manifest_is_not_collected(
+    openings: Openings,
 ) -> None:
     store = await openings.open()
-    await commit(store, 1, 2, 3, flush=True)
+    await flushed(store, 20)
     await store._thread.run(store._watch_once)
-    there = names(openings.folder, "manifest")
-    assert len(there) > 3
-    await store._collect()
-    assert names(openings.folder, "manifest") == there
-    monkeypatch.setattr(folderstore, "COLLECT_SECONDS", -1.0)
+    (trusted,) = guard._read(openings.folder)
+    await flushed(store, 20)
+    for _ in range(guard.COLLECT_LOOKS + 1):
+        await store._collect()
+    left = manifests(openings.folder)
+    assert [number for number in left if number >= trusted] == list(range(trusted, left[-1] + 1))
+    assert left != list(range(left[0], left[-1] + 1)), "and older ones are gone"
+    await store.abandon()
+    await assert_rows(await openings.open(), 40)
+
+
+async def test_who_was_overtaken_collects_nothing(openings: Openings) -> None:
+    store = await openings.open()
+    await flushed(store, 20)
+    await store._thread.run(store._watch_once)
+    for _ in range(guard.COLLECT_LOOKS):
+        await store._collect()
     new = await openings.open()
-    there = names(openings.folder, "manifest")
+    there = manifests(openings.folder)
     with pytest.raises((FencedError, UnavailableError)):
         await store._collect()
-    assert names(openings.folder, "manifest") == there
-    await assert_rows(new, 3)
+    assert set(there) <= set(manifests(openings.folder))
+    await assert_rows(new, 20)
 
 
 async def test_an_overtaken_process_does_not_take_the_newcomers_note_away(
