@@ -54,6 +54,9 @@ TICK_BYTES = 8 << 20
 WAITING_MAX = 10_000
 WAITING_BYTES_MAX = 256 << 20
 BACKOFF_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)
+#: A handle that was lost sooner counts as another attempt that failed: reopening did not help, and
+#: who reads the same again after every opening would have the location opened without a pause.
+LASTING_SECONDS = 5.0
 
 #: Opens the store; the argument is the epoch to take over from, None at first.
 Opener = Callable[[int | None], Awaitable[Store]]
@@ -195,6 +198,8 @@ class Committer:
         self._finished: PenstockError | None = None
         self._closing = False
         self._lost: Store | None = None  # a handle that is given up, until it is abandoned
+        self._attempts = 0  # to reopen, since a handle lasted
+        self._opened_at = 0.0  # monotonic seconds
         self._down: PenstockError | None = None
         self.states = States()
         self.tail = Tail()
@@ -224,6 +229,7 @@ class Committer:
         self.states.clear()  # C4, whatever came in since
         self._store = store
         self._epoch = store.epoch
+        self._opened_at = self._clock.monotonic()
         self._ticker = Ticker(self._clock, head.time_ms)
         self.applied_n = head.n
         self._on_open()
@@ -491,8 +497,13 @@ class Committer:
     async def _reopen(self, lost: Store) -> None:
         await lost.abandon()
         self._lost = None
-        attempt = 0
+        if self._clock.monotonic() >= self._opened_at + LASTING_SECONDS:
+            self._attempts = 0
         while self._finished is None:
+            if self._attempts:
+                last = len(BACKOFF_SECONDS) - 1
+                await self._clock.sleep(BACKOFF_SECONDS[min(self._attempts - 1, last)])
+            self._attempts += 1
             try:
                 async with asyncio.timeout(self.deadline):
                     await self._open()
@@ -500,7 +511,7 @@ class Committer:
                 self.health.reopened += 1
                 return
             except (FencedError, CorruptError) as error:
-                self._finish(error)  # damage does not heal by trying again
+                self._finish(_told(error))  # damage does not heal by trying again
             except TimeoutError:
                 self._down = UnavailableError("the store did not open in time")
             except PenstockError as error:
@@ -508,8 +519,6 @@ class Committer:
             except Exception as error:
                 _log.exception("reopening failed")
                 self._down = UnavailableError(f"reopening failed: {error!r}")
-            await self._clock.sleep(BACKOFF_SECONDS[min(attempt, len(BACKOFF_SECONDS) - 1)])
-            attempt += 1
 
     # -- the end
 

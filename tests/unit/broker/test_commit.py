@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.commit import Committer, Shown
+from penstock.broker.commit import BACKOFF_SECONDS, LASTING_SECONDS, Committer, Shown
 from penstock.errors import (
     ConflictError,
     CorruptError,
@@ -649,6 +649,39 @@ async def test_a_handle_whose_engine_ended_is_replaced_whoever_finds_it_so(
         ended = False
     monkeypatch.undo()
     assert await shown_count(world) == 1
+
+
+async def test_openings_that_help_nothing_come_less_and_less_often(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Bytes over which the engine ends each time they are read: who reads them after every opening,
+    as upkeep does, must not have the location opened without a pause."""
+    world = await make_world()
+
+    async def get(self: MemoryStore, key: bytes) -> bytes | None:
+        raise StoppedError("panicked")
+
+    monkeypatch.setattr(MemoryStore, "get", get)
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(world.clock, "sleep", sleep)
+
+    async def lose() -> None:
+        with pytest.raises(CorruptError):
+            await world.committer.read(lambda view: view.store.get(KEY))
+        await world.settle()
+
+    for _ in range(len(BACKOFF_SECONDS) + 2):
+        await lose()
+    assert pauses == [*BACKOFF_SECONDS, BACKOFF_SECONDS[-1]]
+    # A handle that lasted is opened again at once.
+    world.clock.pass_ms(int(LASTING_SECONDS * 1000))
+    await lose()
+    assert len(pauses) == len(BACKOFF_SECONDS) + 1
+    assert world.committer.health.reopened == len(BACKOFF_SECONDS) + 3
 
 
 async def test_a_state_that_a_read_put_in_memory_meanwhile_is_shown_even_if_it_is_dropped() -> None:
