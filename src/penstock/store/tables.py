@@ -6,7 +6,7 @@ Why          An SST ends with its index, filter and statistics. Behind the end o
 Contract     `require_in_folder` and `require_in_bucket` raise CorruptError where a table is missing
              or too short. A bucket is asked with one list per thousand tables.
 Races        A compaction that goes on meanwhile takes tables away that the manifest named a moment
-             ago. So damage is believed only of a manifest that names the same tables still.
+             ago. So damage is believed only of a table that the manifest names still.
 Trap         The engine percent-encodes the path of a store, and that of its tables once more.
 """
 
@@ -87,19 +87,21 @@ async def require_in_bucket(bucket: str, path: str, named: Named) -> None:
 async def _require(where: str, named: Named, measure: _Measure) -> None:
     tables = await named()
     while tables:
-        damage = _damage(where, tables, await measure(tables))
-        if damage is None:
+        damaged = _damaged(where, tables, await measure(tables))
+        if not damaged:
             return
-        before, tables = tables, await named()
-        if tables == before:
-            raise CorruptError(damage)
+        tables = await named()
+        for name, damage in damaged.items():
+            if name in tables:  # tables never come back, so it was named all the time
+                raise CorruptError(damage)
 
 
-def _damage(where: str, tables: Mapping[str, int], sizes: Mapping[str, int]) -> str | None:
+def _damaged(where: str, tables: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, str]:
+    damaged: dict[str, str] = {}
     for name, least_bytes in tables.items():
         path, size = f"{where}/{_FOLDER}/{name}{_ENDING}", sizes.get(name)
         if size is None:
-            return f"{path}: a table of the store is missing"
-        if size < least_bytes:
-            return f"{path}: {size} bytes long, at least {least_bytes} were written"
-    return None
+            damaged[name] = f"{path}: a table of the store is missing"
+        elif size < least_bytes:
+            damaged[name] = f"{path}: {size} bytes long, at least {least_bytes} were written"
+    return damaged

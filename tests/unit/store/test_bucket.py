@@ -312,3 +312,18 @@ async def test_a_table_that_a_compaction_took_meanwhile_is_no_damage() -> None:
     manifests[:] = [{"old": 10}, {"old": 10}]
     with pytest.raises(CorruptError, match=r"here/compacted/old\.sst: a table"):
         await tables._require("here", named, look)
+
+
+async def test_a_table_that_is_missing_is_damage_though_others_come_and_go() -> None:
+    """Whoever had the location may still write: its manifest need not stand still."""
+    manifests = [{"cut": 10, f"level-{n}": 5} for n in range(4)]
+
+    async def named() -> dict[str, int]:
+        return manifests.pop(0)
+
+    async def look(names: Collection[str]) -> dict[str, int]:
+        return {name: 5 for name in names}
+
+    with pytest.raises(CorruptError, match=r"here/compacted/cut\.sst: 5 bytes long, at least 10"):
+        await tables._require("here", named, look)
+    assert len(manifests) == 2
