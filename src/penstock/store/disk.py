@@ -9,6 +9,7 @@ from __future__ import annotations
 import array
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 from pathlib import Path
@@ -16,6 +17,8 @@ from pathlib import Path
 _GET_FLAGS, _SET_FLAGS = 0x80086601, 0x40086602  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS
 _SYNC, _DIRSYNC = 0x8, 0x10000  # FS_SYNC_FL, FS_DIRSYNC_FL
 _ZEROS = bytes(1 << 20)
+#: Folders that may not be read, and file systems whose folders are not synced.
+_CANNOT = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.ENOTSUP, errno.EROFS)
 #: Behind the name of a file that is not whole yet.
 TEMPORARY = ".tmp"
 
@@ -30,12 +33,23 @@ def sync_folder(path: Path) -> None:
 
 
 def make_folder(path: Path, *, sync: bool) -> None:
-    """With all that are missing above it; their names are durable."""
-    made = [folder for folder in (path, *path.parents) if not folder.exists()]
-    path.mkdir(parents=True, exist_ok=True)
-    if sync:
-        for folder in made:
-            sync_folder(folder.parent)
+    """With all that are missing above it; their names are durable.
+
+    From above, each made when the name of the one before is durable. So a kill leaves at most one
+    whose name is not, the deepest, and who goes on from there begins with that.
+    """
+    if not sync or path.exists():
+        path.mkdir(parents=True, exist_ok=True)
+        return
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    try:
+        sync_folder(missing[-1].parent.parent)
+    except OSError as error:
+        if error.errno not in _CANNOT:  # else it was not us who made what is there
+            raise
+    for folder in reversed(missing):
+        folder.mkdir(exist_ok=True)
+        sync_folder(folder.parent)
 
 
 class InPlaceError(OSError):
