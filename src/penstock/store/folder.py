@@ -42,7 +42,7 @@ from penstock.errors import (
     PenstockError,
     UnavailableError,
 )
-from penstock.store import disk
+from penstock.store import disk, guard
 from penstock.store.journal import Journal
 from penstock.store.opening import Opening, watch_once
 from penstock.store.port import Head, RefusedError, Row, Writes
@@ -344,11 +344,12 @@ class FolderStore:
 
     async def _collect(self) -> None:
         """Not when overtaken: what is trusted is our successor's business."""
-        pinned = await self._rows.pinned_manifests()
+        trusted = await self._thread.run(partial(guard.trusted, self._folder))
+        pinned = await self._rows.pinned_manifests(trusted)
 
         def look() -> None:
             self._journal.epoch.check()
-            self._collector.look(pinned)
+            self._collector.look(trusted, pinned)
 
         await self._thread.run(look)
 

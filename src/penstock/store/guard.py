@@ -149,6 +149,11 @@ def watch(
             _list_path(folder, older).unlink(missing_ok=True)
 
 
+def trusted(folder: Path) -> int:
+    """The number of the manifest that an opening without synchronous folders goes back to."""
+    return max(_read(folder), default=0)
+
+
 class Collector:
     """Of one opening, made when its engine has opened."""
 
@@ -161,9 +166,9 @@ class Collector:
     def _newest(self, kind: str) -> int:
         return _newest_number(self._folder / "store" / kind) or 0
 
-    def look(self, pinned: Collection[int]) -> None:
-        """Remove what is due. `pinned`: the manifests that checkpoints refer to, listed before."""
-        trusted = max(_read(self._folder), default=0)
+    def look(self, trusted: int, pinned: Collection[int]) -> None:
+        """Remove what is due. `pinned`: the manifests that checkpoints refer to, listed before; by
+        the trusted manifest, too: going back brings back what was dropped since."""
         if len(self._looks) == COLLECT_LOOKS:
             for kind, end in self._looks[0].items():
                 below = min(end, trusted) if kind == "manifest" else end

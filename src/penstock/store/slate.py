@@ -378,9 +378,17 @@ class SlateRows(_Reads):
         await self._admin.delete_checkpoint(checkpoint_id)
 
     @_guarded
-    async def pinned_manifests(self) -> set[int]:
-        """The manifests that checkpoints refer to."""
-        return {found.manifest_id for found in await self._admin.list_checkpoints(None)}
+    async def pinned_manifests(self, trusted: int) -> set[int]:
+        """The manifests that checkpoints refer to, by the newest manifest or by this one (0: the
+        newest alone)."""
+        numbers = (None, trusted) if trusted else (None,)
+        found = [await self._admin.read_manifest(number) for number in numbers]
+        return {
+            kept.manifest_id
+            for manifest in found
+            if manifest is not None
+            for kept in manifest.checkpoints
+        }
 
     async def _require_checkpoint(self, checkpoint_id: str) -> None:
         if await _find_checkpoint(self._admin, checkpoint_id) is None:

@@ -322,7 +322,7 @@ async def test_manifests_that_nobody_needs_are_collected_after_some_looks(
     await flushed(store, 20)
     pinned = await store.checkpoint(lifetime_ms=3_600_000)
     # The compactor has checkpoints of its own.
-    pin = max(await store._rows.pinned_manifests())
+    pin = max(await store._rows.pinned_manifests(0))
     await flushed(store, 20)
     await store._thread.run(store._watch_once)
     there, notes = manifests(tmp_path), names(tmp_path, "compactions")
@@ -342,7 +342,7 @@ async def test_manifests_that_nobody_needs_are_collected_after_some_looks(
         for number in there[:-1]
         if number not in found
         and number > max(found) + guard.FLOOR_SPARE
-        and number not in await store._rows.pinned_manifests()
+        and number not in await store._rows.pinned_manifests(0)
     }
     assert notes[-1] in names(tmp_path, "compactions")
     reader = await open_reader(str(tmp_path), pinned)
@@ -374,6 +374,29 @@ async def test_without_synchronous_folders_the_trusted_manifest_is_not_collected
     assert left != list(range(left[0], left[-1] + 1)), "and older ones are gone"
     await store.abandon()
     await assert_rows(await openings.open(), 40)
+
+
+async def test_what_a_checkpoint_pinned_that_going_back_brings_back_is_not_collected(
+    openings: Openings,
+) -> None:
+    store = await openings.open()
+    await flushed(store, 20)
+    dropped = await store.checkpoint(lifetime_ms=3_600_000)
+    await flushed(store, 1)
+    await store._thread.run(store._watch_once)
+    trusted = guard.trusted(openings.folder)
+    await store.drop_checkpoint(dropped)  # in a manifest that no sync covers yet
+    await flushed(store, 20)
+    for _ in range(guard.COLLECT_LOOKS + 1):
+        await store._collect()
+    assert guard.trusted(openings.folder) == trusted
+    await store.abandon()
+    again = await openings.open()
+    for checkpoint in await again._rows._admin.list_checkpoints(None):
+        assert checkpoint.manifest_id in manifests(openings.folder)
+    reader = await open_reader(str(openings.folder), dropped)
+    assert await reader.get(b"\x01\x0bk2") == b"v2"
+    await reader.close()
 
 
 async def test_who_was_overtaken_collects_nothing(openings: Openings) -> None:
