@@ -25,7 +25,7 @@ from penstock.codec.queueoperation import (
 )
 from penstock.codec.queuestate import Entries
 from penstock.codec.taken import PAGE_SLOTS, encode_taken_head, encode_taken_page
-from penstock.log.decision import Step, View
+from penstock.log.decision import Step
 from penstock.log.state import load_log
 from penstock.queue.draft import Draft, draft_step
 from penstock.queue.page import encode_page
@@ -69,21 +69,21 @@ def plan_flush(operations: Sequence[Operation]) -> Flush:
     return Flush(operations[-1].sequence, tuple(map(page_place, sorted(codes))))
 
 
-async def _load(view: View, incarnation: int) -> QueueState | None:
-    """The queue with this number, if it still exists."""
-    state: QueueState | None = view.state(queue_state_key(incarnation))
+async def _load(draft: Draft, incarnation: int) -> QueueState | None:
+    """The queue with this number, if it still exists: this tick may have deleted it."""
+    state: QueueState | None = draft.view.state(queue_state_key(incarnation))
     if state is not None:
         return state
-    value = await view.store.get(head_key(incarnation))
+    value = await draft.row(head_key(incarnation))
     if value is None:
         return None
     name = decode_head_row(value, f"head of queue {incarnation}").name
-    return await load_queue_by_id(view, incarnation, name)
+    return await load_queue_by_id(draft.view, incarnation, name)
 
 
 def pages_step(incarnation: int, places: Sequence[Place]) -> Step:
     async def body(draft: Draft) -> None:
-        state = await _load(draft.view, incarnation)
+        state = await _load(draft, incarnation)
         if state is None:
             return
         for kind, number, priority in places:
@@ -100,7 +100,7 @@ def head_step(incarnation: int) -> Step:
     """-> whether the queue still exists"""
 
     async def body(draft: Draft) -> bool:
-        state = await _load(draft.view, incarnation)
+        state = await _load(draft, incarnation)
         if state is None:
             return False
         key = head_key(incarnation)

@@ -28,7 +28,7 @@ from penstock.queue.state import (
     load_page,
     load_queue,
     load_sheet,
-    overtaken,
+    newer,
 )
 
 #: Pages of failed messages that one step of a redrive looks at.
@@ -61,13 +61,15 @@ class Listed(msgspec.Struct, frozen=True, eq=False):
 
 async def list_page(view: View, name: LogName, kind: PageKind, after: int = 0) -> Listed:
     """For a read: done or failed messages of one page, from this cursor on; 0 is the beginning."""
+    state = await load_queue(view, name)
     while True:
-        state = await load_queue(view, name)
         try:
             return await _list_page(view, state, kind, after)
         except CorruptError:
-            if not overtaken(view, state):
-                raise  # else its lines were written since
+            found = await newer(view, state, kind)
+            if found is None:
+                raise
+            state = found  # its lines were written since
 
 
 async def _list_page(view: View, state: QueueState, kind: PageKind, after: int) -> Listed:

@@ -11,7 +11,7 @@ Invariants   Q3  a line says what its page holds                                
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 import numpy as np
@@ -161,15 +161,23 @@ async def load_queue_by_id(view: View, incarnation: int, name: str) -> QueueStat
 
 async def _read_queue(view: View, incarnation: int, name: str) -> QueueState:
     while True:
+        # Before the rows: those that are written meanwhile contain what leaves the tail by that.
+        operations = view.operations(owner_of(incarnation))
         value = await view.store.get(head_key(incarnation))
         try:
-            return await _rebuilt(view, incarnation, name, value)
+            return await _rebuilt(view, incarnation, name, value, operations)
         except CorruptError:
             if await view.store.get(head_key(incarnation)) == value:
                 raise  # else this is a read, and rows were written meanwhile
 
 
-async def _rebuilt(view: View, incarnation: int, name: str, value: bytes | None) -> QueueState:
+async def _rebuilt(
+    view: View,
+    incarnation: int,
+    name: str,
+    value: bytes | None,
+    operations: Sequence[Operation],
+) -> QueueState:
     identifier = queue_id(name, incarnation)
     config = await view.store.get(config_key(identifier))
     if value is None or config is None:
@@ -182,8 +190,7 @@ async def _rebuilt(view: View, incarnation: int, name: str, value: bytes | None)
     settings = settings_of(decode_queue_config(config))
     state = QueueState(incarnation, name, settings, stored.sequence, stored.head, lines)
     bodies = [
-        (operation.sequence, decode_queue_operation(operation.body))
-        for operation in view.operations(owner_of(incarnation))
+        (operation.sequence, decode_queue_operation(operation.body)) for operation in operations
     ]
     pages: dict[tuple[PageKind, int], Page] = {}
     for sequence, body in bodies:
@@ -251,7 +258,7 @@ def _sheet(name: str, kind: PageKind, sheet: np.void, value: bytes | None) -> En
 
 async def load_sheet(view: View, state: QueueState, lines: Lines, i: int) -> Entries:
     """For `load`: the lines of one sheet. CorruptError where the store has another one, which a
-    read meets also where it was written meanwhile (`overtaken`)."""
+    read meets also where it was written meanwhile (`newer`)."""
     part = lines.parts[i]
     if part is None:
         sheet = lines.sheets[i]
@@ -260,9 +267,15 @@ async def load_sheet(view: View, state: QueueState, lines: Lines, i: int) -> Ent
     return part
 
 
-def overtaken(view: View, state: QueueState) -> bool:
-    """Whether memory has another state of this queue by now than the one that a read began with."""
-    return view.committed(queue_state_key(state.id)) is not state
+async def newer(view: View, state: QueueState, kind: PageKind) -> QueueState | None:
+    """What a read goes on with that began with this state and misses one of its sheets; None: it is
+    as it was."""
+    found: QueueState | None = view.committed(queue_state_key(state.id))
+    if found is None:  # memory let go of it, while the view may have it still
+        found = await _read_queue(view, state.id, state.name)
+        known, now = (each.lines[kind].sheets for each in (state, found))
+        return None if np.array_equal(known, now) else found
+    return None if found is state else found
 
 
 async def _with_sheet(view: View, state: QueueState, lines: Lines, page: int) -> Lines:
@@ -311,10 +324,11 @@ async def load_page(
     page: Page | None = view.state(key)
     if page is not None:
         return page
+    operations = view.operations(owner_of(state.id))  # before the row, as in `_read_queue`
     page = stored = await _stored_page(view, state.queue_id, Delta(kind, number, priority))
     code = page_code(kind, number, page.priority)
     place = (kind, number, page.priority)
-    for operation in view.operations(owner_of(state.id)):
+    for operation in operations:
         if operation.sequence > page.sequence and code in pages_of(operation):
             cuts = _cuts_of(operation)
             for delta in read_deltas(operation.body, cuts, place):

@@ -83,9 +83,11 @@ async def load_head(view: View, log_id: int) -> TakenHead:
 async def load_taken_page(view: View, log_id: int, number: int) -> TakenPage:
     page: TakenPage | None = view.state(page_state_key(log_id, number))
     if page is None:
+        # Before the row: one that is written meanwhile contains what leaves the tail by that.
+        operations = view.operations(owner_of(log_id))
         value = await view.store.get(page_key(log_id, number))
         page = empty_page(number) if value is None else decode_taken_page(number, value)
-        for operation in view.operations(owner_of(log_id)):
+        for operation in operations:
             if operation.sequence > page.sequence and number in pages_of(operation):
                 body = decode_taken_operation(operation.body)
                 page = applied(page, body, operation.sequence)

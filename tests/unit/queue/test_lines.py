@@ -19,14 +19,24 @@ from penstock.codec.queueoperation import (
     decode_head_row,
 )
 from penstock.codec.scalars import U64_MAX
+from penstock.errors import CorruptError
+from penstock.log.rowview import RowView
+from penstock.queue.admin import delete_step
 from penstock.queue.flush import head_step, pages_step, plan_flush
 from penstock.queue.lease import ack_step
 from penstock.queue.lines import Lines, cut_into_sheets, key_of, key_of_line, no_lines, sheet_of
 from penstock.queue.lists import list_page
 from penstock.queue.page import Page, line_of
 from penstock.queue.receipt import LEASE
-from penstock.queue.state import owner_of, read_lines
-from unit.queue.driver import Q, QueueDriver, messages, small_pages
+from penstock.queue.state import (
+    load_page,
+    load_queue,
+    owner_of,
+    page_row_key,
+    read_lines,
+    sheet_key,
+)
+from unit.queue.driver import FlushedBehind, Q, QueueDriver, messages, small_pages
 
 AVAILABLE, IN_FLIGHT, DONE, FAILED = PageKind
 
@@ -282,6 +292,91 @@ async def test_a_read_that_was_overtaken_by_a_flush_begins_again() -> None:
         after = listed.next
     assert found == await driver.ids(DONE)
     assert view.shown > 1
+
+
+class Kept(RowView):
+    """A read's view: the queue is no longer in memory, but the read has it as it found it."""
+
+    asked = 0
+
+    def committed(self, key: Any) -> Any:
+        self.asked += 1
+        assert self.asked < 10, "it would never end"
+        return None
+
+
+@pytest.mark.usefixtures("small")
+async def test_a_read_that_was_overtaken_ends_also_where_memory_let_go_of_the_queue() -> None:
+    driver = await QueueDriver.start(max_attempts=1)
+    await some(driver)
+    await driver.flush()
+    view = Kept(driver.store, driver.tail)
+    await load_queue(view, Q)
+    await driver.ack(*await driver.claim(9))
+    await driver.flush()
+    found: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        listed = await list_page(view, Q, DONE, after)
+        found += listed.entries["message_id"].tolist()
+        after = listed.next
+    assert found == await driver.ids(DONE)
+
+
+@pytest.mark.usefixtures("small")
+async def test_a_sheet_that_is_gone_is_damage_also_where_memory_let_go_of_the_queue() -> None:
+    driver = await QueueDriver.start(max_attempts=1)
+    await some(driver)
+    await driver.flush()
+    queue = (await driver.queue()).id
+    head = driver.store.head()
+    gone: dict[bytes, bytes | None] = {sheet_key(queue, DONE, 0): None}
+    await driver.store.commit(
+        head.n + 1, list(gone.items()), time_ms=driver.clock.ms, epoch=driver.store.epoch
+    )
+    with pytest.raises(CorruptError, match="sheet 0 of done pages is gone"):
+        await list_page(Kept(driver.store, driver.tail), Q, DONE)
+
+
+@pytest.mark.usefixtures("small")
+async def test_a_queue_that_is_read_while_it_is_flushed_has_no_gap() -> None:
+    driver = await QueueDriver.start(max_attempts=1)
+    await some(driver)
+    store: Any = FlushedBehind(driver, head_key((await driver.queue()).id))
+    state = await load_queue(RowView(store, driver.tail), Q)
+    assert store.flushed
+    assert [state.count(kind) for kind in PageKind] == [
+        len(await driver.ids(kind)) for kind in PageKind
+    ]
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kind", PageKind)
+async def test_a_page_that_is_read_while_it_is_flushed_has_no_gap(kind: PageKind) -> None:
+    driver = await QueueDriver.start(max_attempts=1)
+    await some(driver)
+    queue, known = await driver.queue(), (await driver.pages(kind))[-1]
+    store: Any = FlushedBehind(
+        driver, page_row_key(queue.queue_id, kind, known.number, known.priority)
+    )
+    view = RowView(store, driver.tail)
+    page = await load_page(view, queue, kind, known.number, known.priority)
+    assert store.flushed
+    assert page.keys.tolist() == known.keys.tolist()
+
+
+@pytest.mark.usefixtures("small")
+async def test_a_flush_behind_the_deletion_in_one_tick_does_not_bring_the_queue_back() -> None:
+    driver = await QueueDriver.start()
+    number = (await driver.queue()).id
+    await driver.publish(b"a")
+    key = page_row_key((await driver.queue()).queue_id, AVAILABLE, 1, 128)
+    steps = [delete_step(Q), pages_step(number, [(AVAILABLE, 1, 128)]), head_step(number)]
+    replies = await driver.submit(*steps)
+    assert replies == [True, None, False]
+    assert await driver.store.get(head_key(number)) is None
+    assert await driver.store.get(key) is None
+    assert ("queue", number) not in driver.states
 
 
 # ---- against one long list ----------------------------------------------------------------------

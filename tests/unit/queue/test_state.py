@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from penstock.codec.keys import KeyType
+from penstock.codec.keys import KeyType, page_key
 from penstock.codec.queueoperation import PageKind
 from penstock.errors import CorruptError, NotFoundError
+from penstock.log.catalogue import open_target
 from penstock.log.decision import Decision, Step
 from penstock.log.pages import trim_step
+from penstock.log.rowview import RowView
 from penstock.queue.flush import head_step, pages_step, plan_flush
 from penstock.queue.state import owner_of
-from unit.queue.driver import QueueDriver, messages, small_pages
+from penstock.queue.taken import METADATA, load_taken_page
+from unit.queue.driver import FlushedBehind, QueueDriver, messages, small_pages
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +91,16 @@ async def test_a_queue_without_head_or_config_is_corrupt_and_one_without_name_is
     driver.forget()
     with pytest.raises(CorruptError, match="config"):
         await driver.stats()
+
+
+async def test_takers_that_are_read_while_they_are_flushed_are_all_there() -> None:
+    driver = await QueueDriver.start()
+    await driver.publish(*messages(5))
+    await driver.ack(*await driver.claim(2))
+    log = await open_target(await driver.rows_alone(), METADATA)
+    assert log is not None
+    store: Any = FlushedBehind(driver, page_key(log.log_id, 0))
+    page = await load_taken_page(RowView(store, driver.tail), log.log_id, 0)
+    assert store.flushed
+    known = await load_taken_page(await driver.rows_alone(), log.log_id, 0)
+    assert page.slots.tolist() == known.slots.tolist() != [0] * len(known.slots)
