@@ -268,14 +268,19 @@ async def load_sheet(view: View, state: QueueState, lines: Lines, i: int) -> Ent
 
 
 async def newer(view: View, state: QueueState, kind: PageKind) -> QueueState | None:
-    """What a read goes on with that began with this state and misses one of its sheets; None: it is
-    as it was."""
+    """What a read goes on with that began with this state and misses one of its sheets; None: the
+    head row tells of it still."""
+    value = await view.store.get(head_key(state.id))
+    if value is not None:
+        lines = state.lines[kind]
+        differ, _ = lines.unwritten(decode_head_row(value, f"head of {state.name!r}").sheets[kind])
+        if all(lines.parts[i] is not None for i in differ):
+            return None
     found: QueueState | None = view.committed(queue_state_key(state.id))
-    if found is None:  # memory let go of it, while the view may have it still
-        found = await _read_queue(view, state.id, state.name)
-        known, now = (each.lines[kind].sheets for each in (state, found))
-        return None if np.array_equal(known, now) else found
-    return None if found is state else found
+    if found is None or found is state:
+        # Memory let go of it, or has not heard yet of the commit whose rows are there.
+        return await _read_queue(view, state.id, state.name)
+    return found
 
 
 async def _with_sheet(view: View, state: QueueState, lines: Lines, page: int) -> Lines:

@@ -294,6 +294,11 @@ async def test_a_read_that_was_overtaken_by_a_flush_begins_again() -> None:
     assert view.shown > 1
 
 
+class Unaware(RowView):
+    """A read's view: memory still has what the read found, as the commit whose rows are there has
+    not been heard of yet."""
+
+
 class Kept(RowView):
     """A read's view: the queue is no longer in memory, but the read has it as it found it."""
 
@@ -306,11 +311,14 @@ class Kept(RowView):
 
 
 @pytest.mark.usefixtures("small")
-async def test_a_read_that_was_overtaken_ends_also_where_memory_let_go_of_the_queue() -> None:
+@pytest.mark.parametrize("kind_of_view", [Kept, Unaware])
+async def test_a_read_that_was_overtaken_ends_whatever_memory_has(
+    kind_of_view: type[RowView],
+) -> None:
     driver = await QueueDriver.start(max_attempts=1)
     await some(driver)
     await driver.flush()
-    view = Kept(driver.store, driver.tail)
+    view = kind_of_view(driver.store, driver.tail)
     await load_queue(view, Q)
     await driver.ack(*await driver.claim(9))
     await driver.flush()
@@ -324,7 +332,10 @@ async def test_a_read_that_was_overtaken_ends_also_where_memory_let_go_of_the_qu
 
 
 @pytest.mark.usefixtures("small")
-async def test_a_sheet_that_is_gone_is_damage_also_where_memory_let_go_of_the_queue() -> None:
+@pytest.mark.parametrize("kind_of_view", [Kept, Unaware])
+async def test_a_sheet_that_is_gone_is_damage_whatever_memory_has(
+    kind_of_view: type[RowView],
+) -> None:
     driver = await QueueDriver.start(max_attempts=1)
     await some(driver)
     await driver.flush()
@@ -335,7 +346,7 @@ async def test_a_sheet_that_is_gone_is_damage_also_where_memory_let_go_of_the_qu
         head.n + 1, list(gone.items()), time_ms=driver.clock.ms, epoch=driver.store.epoch
     )
     with pytest.raises(CorruptError, match="sheet 0 of done pages is gone"):
-        await list_page(Kept(driver.store, driver.tail), Q, DONE)
+        await list_page(kind_of_view(driver.store, driver.tail), Q, DONE)
 
 
 @pytest.mark.usefixtures("small")
