@@ -251,6 +251,16 @@ def test_a_large_answer_to_a_group_is_made_in_parts_and_cannot_be_unblocked(
             ]  # fmt: skip
 
 
+def test_a_group_of_no_stream_that_would_begin_behind_its_end_is_refused() -> None:
+    with RespServer() as served, served.connect() as wire:
+        look = (b"TREAD", b"s", b"0", b"1", b"GROUP", b"g", b"FROM")
+        wire.send(frame(*look, b"9"))  # alone
+        assert wire.line().startswith(b"-INVALID offset 9 lies behind the end of the stream, 0")
+        wire.send(frame(*look, b"9") + frame(*look, b"0"))
+        assert wire.line().startswith(b"-INVALID offset 9 lies behind the end of the stream, 0")
+        assert wire.line() == b"*0"
+
+
 def test_client_kill_ends_another_connection_and_its_blocked_read() -> None:
     with RespServer() as served, served.connect() as reader, served.connect() as other:
         number = reader.ask(b"CLIENT", b"ID")[1:]

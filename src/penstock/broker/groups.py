@@ -380,8 +380,11 @@ async def _to_its_end(making: Coroutine[Any, Any, R]) -> R:
     return task.result()
 
 
-def found_at_once(delivered: Delivered) -> FoundByGroup | None:
-    """What `post_read_group` found; None where it made progress without finding anything."""
+def found_at_once(delivered: Delivered, start: Start) -> FoundByGroup | None:
+    """What `post_read_group` found, asked to `start` there; None where it made progress without
+    finding anything."""
+    if delivered.log is None:
+        _start_of_nothing(start)
     return None if delivered.moved else _found(delivered)
 
 

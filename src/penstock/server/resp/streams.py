@@ -330,7 +330,7 @@ async def _read_group(request: ReadGroup, streams: Streams) -> FoundByGroup:
 def _encode_looked(
     request: ReadGroup, streams: Streams, protocol: int, replies: list[Delivered]
 ) -> Encoded:
-    found = found_at_once(replies[0])
+    found = found_at_once(replies[0], request.start)
     if found is None:
         return _look_again(request, streams, protocol)
     return _encode_group(found, request, protocol)
