@@ -295,9 +295,9 @@ def test_check_shows_what_crashes_left_behind_and_removes_it_on_request(
     with penstock.open(folder) as db:
         db.create_queue("q")
         kept = db.publish(bytes(2 << 20), to="q")
-    orphan, claim = folder / "payloads" / "777", folder / "journal" / "x.claim"
+    orphan, other = folder / "payloads" / "777", folder / "payloads" / "778"
     orphan.write_bytes(b"never committed")
-    claim.touch()
+    other.write_bytes(b"neither")
     location = ("--location", str(folder))
     assert run_main("check", *location) == 0
     printed = capsys.readouterr().out
@@ -309,10 +309,10 @@ def test_check_shows_what_crashes_left_behind_and_removes_it_on_request(
     shown = json.loads(capsys.readouterr().out)
     assert (len(shown["leftovers"]), shown["removed"]) == (2, False), "what it would do"
     assert orphan.exists()
-    assert claim.exists()
+    assert other.exists()
     assert run_main("check", "--repair", "--yes", *location) == 0
     assert not orphan.exists()
-    assert not claim.exists()
+    assert not other.exists()
     printed = capsys.readouterr().out
     assert "2 leftovers are gone" in printed
     assert "--repair removes" not in printed, "that is what it does"

@@ -178,7 +178,7 @@ async def inspect_store(location: str, store: Store, objects: Objects) -> CheckR
         # A check may take long, but not stand still: a store retries what it cannot read for ever.
         await _while_it_moves(checker, store)
         async with asyncio.timeout(OPEN_SECONDS):
-            leftovers, missing = await find_leftovers(location, store, objects)
+            leftovers, missing = await find_leftovers(store, objects)
             checker.findings += missing
     except TimeoutError:
         checker.findings.append(

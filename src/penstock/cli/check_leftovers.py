@@ -1,22 +1,18 @@
 """What crashes leave behind and nobody needs: found by `penstock check`, removed by `--repair`.
 
 Contract     A leftover is harmless: it takes room, nothing refers to it. Found are payload objects
-             whose message was never committed, and claims on a folder's epoch that were not
-             finished. The reverse, a message whose payload object is gone, is a finding: that
-             cannot be repaired, only restored. Whoever calls this is the location's one writer, so
-             nothing that is looked at is on its way.
+             whose message was never committed. The reverse, a message whose payload object is gone,
+             is a finding: that cannot be repaired, only restored. Whoever calls this is the
+             location's one writer, so nothing that is looked at is on its way.
 """
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import msgspec
 
 from penstock.codec.keys import KeyType, open_key, prefix, prefix_end
 from penstock.codec.payload import UriPayload, decode_payload, is_reserved_uri
 from penstock.log.check import Finding
-from penstock.store.location import folder_of
 from penstock.store.objects import Objects
 from penstock.store.port import Store
 
@@ -24,12 +20,10 @@ from penstock.store.port import Store
 class Leftover(msgspec.Struct, frozen=True):
     what: str
     where: str
-    number: int | None = None  # of a payload object; else `where` is a path
+    number: int  # of the payload object
 
 
-async def find_leftovers(
-    location: str, store: Store, objects: Objects
-) -> tuple[list[Leftover], list[Finding]]:
+async def find_leftovers(store: Store, objects: Objects) -> tuple[list[Leftover], list[Finding]]:
     """-> what may go, and what is missing"""
     wanted: set[int] = set()
     low = prefix(KeyType.PAYLOAD)
@@ -47,18 +41,9 @@ async def find_leftovers(
         Finding(f"message {number}", "its payload object is missing")
         for number in sorted(wanted - there)
     ]
-    folder = folder_of(location)
-    if folder is not None:
-        leftovers += [
-            Leftover("a claim that was not finished", str(path))
-            for path in sorted((folder / "journal").glob("*.claim"))
-        ]
     return leftovers, findings
 
 
 async def remove(leftovers: list[Leftover], objects: Objects) -> None:
     for leftover in leftovers:
-        if leftover.number is not None:
-            await objects.delete(leftover.number)
-        else:
-            Path(leftover.where).unlink(missing_ok=True)
+        await objects.delete(leftover.number)

@@ -20,8 +20,6 @@ import gc
 import os
 import threading
 
-from pyspark import TaskContext
-
 import penstock
 from penstock.client.database import Database
 from penstock.client.places import AGAIN_SECONDS, SCHEME
@@ -69,9 +67,16 @@ def database(location: str, *, waits: bool = False) -> Database:
     found = _open.get(key)
     if found is None:
         found = _open[key] = _opened(location, DEADLINE_SECONDS if waits else PLAN_SECONDS)
-        if TaskContext.get() is not None and not gc.get_freeze_count():
-            gc.freeze()
+        _freeze_in_a_worker()
     return found
+
+
+def _freeze_in_a_worker() -> None:
+    # Not above: runners import this file before anybody has looked whether there is Spark.
+    from pyspark import TaskContext
+
+    if TaskContext.get() is not None and not gc.get_freeze_count():
+        gc.freeze()
 
 
 def _opened(location: str, seconds: float) -> Database:

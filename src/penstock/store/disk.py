@@ -38,10 +38,12 @@ def make_folder(path: Path, *, sync: bool) -> None:
     From above, each made when the name of the one before is durable. So a kill leaves at most one
     whose name is not, the deepest, and who goes on from there begins with that.
     """
-    if not sync or path.exists():
+    if not sync:
         path.mkdir(parents=True, exist_ok=True)
         return
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    if not missing:
+        return
     try:
         sync_folder(missing[-1].parent.parent)
     except OSError as error:
