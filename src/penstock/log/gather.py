@@ -23,7 +23,7 @@ from penstock.codec.node import (
     decode_node,
     node_value,
 )
-from penstock.log.batch import column_signature, is_large
+from penstock.log.batch import column, column_signature, is_large
 
 _TABLE = struct.Struct("<II")
 _TIME = struct.Struct("<q")
@@ -41,8 +41,15 @@ class Gathered:
         self._last_ms = 0
         self._dead: list[npt.NDArray[np.int64]] = []
 
-    def add_entry(self, tag: bytes, data: bytes) -> None:
-        self._add(1, _column(data), _column(tag) if tag else None, None, 0)
+    def add_entries(self, entries: Sequence[tuple[bytes, bytes]]) -> None:
+        """Tag and data of each: one part, however many there are."""
+        if len(entries) == 1:  # most are alone, and without the price of arrays
+            ((tag, data),) = entries
+            self._add(1, _column(data), _column(tag) if tag else None, None, 0)
+            return
+        tags, datas = zip(*entries, strict=True)
+        tagged = column(tags, "tag") if any(tags) else None
+        self._add(len(entries), column(datas, "data"), tagged, None, 0)
 
     def add_body(self, body: Body, time_ms: int = 0) -> None:
         columns = body_columns(body)

@@ -45,11 +45,17 @@ def join_parts(parts: Sequence[Body | Lone]) -> Body:
     if len(parts) == 1 and isinstance(parts[0], Body):
         return parts[0]
     joined = Gathered()
+    lone: list[Lone] = []
     for part in parts:
-        if isinstance(part, Body):
-            joined.add_body(part)
-        else:
-            joined.add_entry(*part)
+        if not isinstance(part, Body):
+            lone.append(part)
+            continue
+        if lone:
+            joined.add_entries(lone)
+            lone = []
+        joined.add_body(part)
+    if lone:
+        joined.add_entries(lone)
     body = joined.body()
     assert body is not None, "what comes alive stays alive"
     return body

@@ -89,7 +89,7 @@ def test_a_body_that_was_compressed_is_opened() -> None:
     assert large.flags & ZSTD
     gathered = Gathered()
     gathered.add_body(large, 1)
-    gathered.add_entry(b"t", b"alone")
+    gathered.add_entries([(b"t", b"alone")])
     joined = gathered.body()
     assert joined is not None
     assert [message and message.data for message in shown(node_of(joined, 0, 1))] == [
