@@ -120,8 +120,12 @@ def test_an_acknowledged_message_does_not_come_again(place: Place) -> None:
     port, send = place.make(place.shortest)
     for i in range(12):
         send(f"m{i}")
-    received = [*port.receive(12, PATIENCE)]
-    assert port.acknowledge(received) == [True] * 12
+    acknowledged: set[str] = set()
+    while len(acknowledged) < 12:  # a slow queue brings fewer, and a lease may be over by then
+        received = port.receive(12, PATIENCE)
+        assert acknowledged.isdisjoint(each.id for each in received)
+        truths = port.acknowledge(received)
+        acknowledged |= {each.id for each, true in zip(received, truths, strict=True) if true}
     send("last")
     (last,) = port.receive(100, PATIENCE)
     assert last.body == b"last"
@@ -134,9 +138,12 @@ def test_an_acknowledged_message_does_not_come_again(place: Place) -> None:
 def test_an_extended_message_stays_away_for_that_long(place: Place) -> None:
     port, send = place.make(place.shortest)
     send("long")
-    (long,) = port.receive(10, PATIENCE)
-    began = CLOCK.monotonic()
-    deadline = port.extend(long, 600)
+    for _ in range(10):  # on a busy machine a lease may be over before it is extended
+        (long,) = port.receive(10, PATIENCE)
+        began = CLOCK.monotonic()
+        deadline = port.extend(long, 600)
+        if deadline is not None:
+            break
     assert deadline is not None
     assert began + 600 <= deadline <= CLOCK.monotonic() + 601
     send("short")
