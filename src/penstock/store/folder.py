@@ -4,7 +4,8 @@ Contract     See port.py. A commit is durable when its journal record is (journa
              SlateDB has it; reads see it only after that. Survives kill -9 and power loss
              (durability="power"), or kill -9 alone (durability="os", for tests).
 Order        write record, fdatasync, look at the epoch, acknowledge. SlateDB gets the commit a
-             moment later, many small ones as one batch, and before any read that could miss it.
+             moment later, many small ones as one batch, and before any read that could miss it: a
+             read of rows that no waiting commit wrote goes first.
              Whoever takes over: opening.py.
 Coverage     A segment is let go when SlateDB has written everything in it to objects and these
              are durable: synchronous by inode flags, or by syncfs where the file system has none.
@@ -55,6 +56,8 @@ APPLY_BYTES = 128 << 10
 APPLY_SECONDS = 0.02
 #: With this much waiting, a commit waits for SlateDB.
 WAITING_BYTES = 8 << 20
+#: A read looks among up to so many waiting rows for those that it must not miss.
+LOOKED_MAX = 4096
 #: More segments than this waiting to be covered: ask SlateDB to flush now.
 FULL_SEGMENTS = 6
 #: How often SlateDB alone may be fenced while it is opened, before that counts as damage.
@@ -100,8 +103,9 @@ class FolderStore:
         thread.chore = journal.mark
         #: Hashes, 16 bytes each, of the commits up to the head that may not be in objects yet.
         self._uncovered = bytearray().join(record.chain.hash for record in uncovered)
-        #: What is acknowledged and not given to SlateDB yet.
+        #: What is acknowledged and not given to SlateDB yet, and what it is being given.
         self._waiting: dict[bytes, bytes | None] = {}
+        self._under_way: dict[bytes, bytes | None] = {}
         self._waiting_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         #: SlateDB's one write under way; the next begins when it is done.
@@ -168,23 +172,45 @@ class FolderStore:
         return Head(self._head.n, self._head.hash, self._head.time_ms)
 
     async def get(self, key: bytes) -> bytes | None:
-        await self._applied()
+        self._check()
+        self._raise_failure()
+        for late in (self._waiting, self._under_way):
+            if key in late:
+                return late[key]
         with self._judging():
             return await self._rows.get(key)
 
     async def floor(self, key: bytes, *, low: bytes) -> Row | None:
-        await self._applied()
+        self._check()
+        self._raise_failure()
+        latest = max(self._late(low, key + b"\0"), default=b"")
         with self._judging():
-            return await self._rows.floor(key, low=low)
+            row = await self._rows.floor(key, low=low)
+        if latest and latest >= (low if row is None else row[0]):
+            await self._applied()  # it hides, changes or deletes what was found
+            with self._judging():
+                row = await self._rows.floor(key, low=low)
+        return row
 
     async def scan(
         self, low: bytes, high: bytes, *, reverse: bool = False, batch_rows: int = 256
     ) -> AsyncIterator[list[Row]]:
-        await self._applied()
+        self._check()
+        self._raise_failure()
+        if self._late(low, high):
+            await self._applied()
         scan = self._rows.scan(low, high, reverse=reverse, batch_rows=batch_rows)
         with self._judging():
             async for rows in scan:
                 yield rows
+
+    def _late(self, low: bytes, high: bytes) -> list[bytes]:
+        """The keys low <= key < high that SlateDB may not have yet; `high` alone where it is not
+        worth looking."""
+        late = (self._waiting, self._under_way)
+        if sum(map(len, late)) > LOOKED_MAX:
+            return [high]
+        return [key for rows in late for key in rows if low <= key < high]
 
     async def verify(self) -> None:
         self._check()
@@ -212,6 +238,7 @@ class FolderStore:
         self._head = chain
         self._uncovered += chain.hash
         self._waiting.update(writes)
+        self._waiting[CHAIN_HEAD] = encode_chain(chain)
         self._waiting_bytes += len(body)
         if self._waiting_bytes >= WAITING_BYTES:
             await self._applied()
@@ -242,7 +269,7 @@ class FolderStore:
         if self._applying.cancelled() or self._applying.exception() is not None:
             return  # a batch is missing there: nothing may follow it
         waiting, self._waiting, self._waiting_bytes = self._waiting, {}, 0
-        waiting[CHAIN_HEAD] = encode_chain(self._head)
+        self._under_way = waiting
         self._applying = asyncio.ensure_future(self._write(waiting, self._head.n))
         self._applying.add_done_callback(self._look_at)
 
@@ -252,6 +279,8 @@ class FolderStore:
     def _look_at(self, applied: asyncio.Future[None]) -> None:
         """What came meanwhile goes next. A failure is raised to the next call."""
         if not applied.cancelled() and applied.exception() is None:
+            if applied is self._applying:  # else a reader began the next one before we were called
+                self._under_way = {}
             self._apply()
 
     async def _applied(self) -> None:

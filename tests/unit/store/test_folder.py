@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
 import shutil
 import threading
 from collections.abc import Iterable
@@ -16,16 +17,25 @@ import pytest
 
 import penstock
 from penstock.clock import SystemClock
+from penstock.codec.chain import decode_chain
+from penstock.codec.keys import CHAIN_HEAD
 from penstock.errors import CorruptError, FencedError, UnavailableError
-from penstock.store import disk, epoch, journal, opening, recovery
+from penstock.store import disk, epoch, folder, journal, opening, recovery
 from penstock.store.diskthread import DiskThread
 from penstock.store.folder import FolderStore
 from penstock.store.journal import Journal
+from penstock.store.port import Row
 from penstock.store.slate import SlateRows
 
 
 async def commit(store: FolderStore, n: int) -> None:
     await store.commit(n, [(b"\x01\x0bk%d" % n, b"v%d" % n)], time_ms=n, epoch=store.epoch)
+
+
+async def floor(store: FolderStore, n: int) -> bytes | None:
+    """The value of that commit, read in a way that waits until SlateDB has it."""
+    row = await store.floor(b"\x01\x0bk%d" % n, low=b"\x01\x0bk%d" % n)
+    return None if row is None else row[1]
 
 
 async def test_a_failed_write_behind_an_acknowledged_commit_is_raised_and_nothing_follows_it(
@@ -48,6 +58,8 @@ async def test_a_failed_write_behind_an_acknowledged_commit_is_raised_and_nothin
     await begun.wait()
     await commit(store, 2)
     go_on.set()
+    with pytest.raises(UnavailableError, match="once"):
+        await floor(store, 1)
     with pytest.raises(UnavailableError, match="once"):
         await store.get(b"\x01\x0bk1")
     with pytest.raises(UnavailableError, match="once"):
@@ -196,7 +208,7 @@ async def test_who_waits_for_slatedb_when_the_store_is_abandoned_is_told_and_not
     await commit(store, 1)
     await slow.begun.wait()
     await commit(store, 2)
-    waiting = [asyncio.create_task(store.get(b"\x01\x0bk%d" % n)) for n in (1, 2)]
+    waiting = [asyncio.create_task(floor(store, n)) for n in (1, 2)]
     waiting.append(asyncio.create_task(store.checkpoint(lifetime_ms=1000)))  # type: ignore[arg-type]
     await asyncio.sleep(0)
     await store.abandon()
@@ -211,7 +223,7 @@ async def test_giving_up_a_wait_stops_neither_the_write_nor_the_others(
     slow = SlowWrites(monkeypatch)
     await commit(store, 1)
     await slow.begun.wait()
-    impatient, patient = (asyncio.create_task(store.get(b"\x01\x0bk1")) for _ in range(2))
+    impatient, patient = (asyncio.create_task(floor(store, 1)) for _ in range(2))
     await asyncio.sleep(0)
     impatient.cancel()
     await asyncio.sleep(0)
@@ -232,7 +244,7 @@ async def test_a_wait_ends_when_the_store_ends_between_two_writes(
     await commit(store, 2)
     store._applying.remove_done_callback(store._look_at)
     store._applying.add_done_callback(lambda _: setattr(store, "_closed", True))
-    reader = asyncio.create_task(store.get(b"\x01\x0bk2"))
+    reader = asyncio.create_task(floor(store, 2))
     await asyncio.sleep(0)
     slow.go.set()
     with pytest.raises(UnavailableError):
@@ -248,10 +260,111 @@ async def test_a_read_waits_for_the_writes_that_follow_the_one_under_way(
     await commit(store, 1)
     await slow.begun.wait()
     await commit(store, 2)
-    reader = asyncio.create_task(store.get(b"\x01\x0bk2"))
+    reader = asyncio.create_task(floor(store, 2))
     await asyncio.sleep(0)
     slow.go.set()
     assert await reader == b"v2"
+    await store.close()
+
+
+async def test_reads_that_no_waiting_commit_is_about_do_not_wait_for_slatedb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    rows = [(b"b", b"1"), (b"d", b"1"), (b"f", b"1"), (b"h", b"1")]
+    await store.commit(1, rows, time_ms=1, epoch=store.epoch)
+    await store.floor(b"b", low=b"b")  # SlateDB has them
+    slow = SlowWrites(monkeypatch)
+    await store.commit(2, [(b"d", None), (b"e", b"2")], time_ms=2, epoch=store.epoch)
+    await slow.begun.wait()
+    await store.commit(3, [(b"f", b"3"), (b"g", None)], time_ms=3, epoch=store.epoch)
+    # Of rows that wait: from where they wait. Of others: from SlateDB, which would never end now.
+    found = [await store.get(key) for key in (b"b", b"d", b"e", b"f", b"g", b"h", b"x")]
+    assert found == [b"1", None, b"2", b"3", None, b"1", None]
+    assert await store.floor(b"c", low=b"a") == (b"b", b"1")
+    assert await store.floor(b"i", low=b"a") == (b"h", b"1")  # what waits is below what was found
+    assert [row async for part in store.scan(b"a", b"d") for row in part] == [(b"b", b"1")]
+    assert [row async for part in store.scan(b"h", b"z") for row in part] == [(b"h", b"1")]
+    late = [asyncio.ensure_future(store.floor(key, low=b"a")) for key in (b"d", b"e", b"f", b"g")]
+    scan = asyncio.ensure_future(all_rows(store))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not any(each.done() for each in (*late, scan))
+    slow.go.set()
+    assert await asyncio.gather(*late) == [(b"b", b"1"), (b"e", b"2"), (b"f", b"3"), (b"f", b"3")]
+    assert await scan == [(b"b", b"1"), (b"e", b"2"), (b"f", b"3"), (b"h", b"1")]
+    await store.close()
+
+
+async def all_rows(store: FolderStore, low: bytes = b"a", high: bytes = b"z") -> list[Row]:
+    return [row async for part in store.scan(low, high) for row in part]
+
+
+@pytest.mark.parametrize("looked_max", [4096, 2])
+async def test_reads_show_every_commit_however_late_slatedb_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, looked_max: int
+) -> None:
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    real, chance = SlateRows.write, random.Random(7)
+    monkeypatch.setattr(folder, "LOOKED_MAX", looked_max)
+    monkeypatch.setattr(folder, "APPLY_SECONDS", 0)
+
+    async def late(rows: SlateRows, *args: Any, **options: Any) -> int:
+        for _ in range(turns := chance.choice((0, 3, 300, 301))):
+            await asyncio.sleep(0)
+        if turns == 301:  # for a scan, which takes a while to begin
+            await asyncio.sleep(0.005)
+        return await real(rows, *args, **options)
+
+    monkeypatch.setattr(SlateRows, "write", late)
+    keys = [b"k%02d" % i for i in range(30)]
+    model: dict[bytes, bytes] = {}
+    for n in range(1, 400):
+        writes = {
+            key: b"%d" % n if chance.random() < 0.6 else None for key in chance.sample(keys, 3)
+        }
+        await store.commit(n, list(writes.items()), time_ms=n, epoch=store.epoch)
+        for key, value in writes.items():
+            model.pop(key, None)
+            if value is not None:
+                model[key] = value
+        low, high = sorted(chance.sample(keys, 2))
+        between = sorted((key, value) for key, value in model.items() if low <= key < high)
+        match chance.randrange(3):
+            case 0:
+                assert await store.get(high) == model.get(high)
+            case 1:
+                up = [*between, *((high, model[high]) for _ in range(high in model))]
+                assert await store.floor(high, low=low) == (up[-1] if up else None)
+            case 2:
+                assert await all_rows(store, low, high) == between
+    head = await store.get(CHAIN_HEAD)
+    assert head is not None
+    assert decode_chain(head).n == 399
+    await store.close()
+
+
+async def test_who_begins_the_next_write_before_the_end_of_one_is_heard_of_loses_sight_of_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    slow = SlowWrites(monkeypatch)
+    await commit(store, 1)
+    await slow.begun.wait()
+    await commit(store, 2)
+
+    def first(_: object) -> None:
+        slow.go.clear()
+        store._apply()
+
+    store._applying.remove_done_callback(store._look_at)
+    store._applying.add_done_callback(first)
+    store._applying.add_done_callback(store._look_at)
+    slow.begun.clear()
+    slow.go.set()
+    await slow.begun.wait()
+    assert await store.get(b"\x01\x0bk2") == b"v2"
+    slow.go.set()
     await store.close()
 
 
@@ -431,7 +544,7 @@ async def test_slatedb_alone_cannot_fence_the_owner_of_the_journal(
     if overtaken:
         epoch.claim(tmp_path / "journal", sync=True, after=None, owner=b"other")
     with pytest.raises(FencedError if overtaken else UnavailableError) as raised:
-        await store.get(b"k")
+        await (store.get(b"other") if call == "get" else store.floor(b"k", low=b"k"))
     assert isinstance(raised.value, FencedError) is overtaken
     await store.abandon()
 
