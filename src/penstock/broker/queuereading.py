@@ -16,7 +16,7 @@ from penstock.codec.keys import payload_key
 from penstock.codec.queuestate import Entries
 from penstock.errors import CorruptError
 from penstock.log.cache import NodeCache
-from penstock.queue.message import Content, Fresh, Payloads, read_contents
+from penstock.queue.message import Content, Fresh, Payloads, read_ahead, read_contents
 from penstock.queue.publish import check_spilled, spilled_id
 from penstock.store.objects import Objects
 
@@ -63,6 +63,15 @@ class Reading:
             for i, content in zip(cold, await self._committer.read(query), strict=True):
                 found[i] = content
         return found
+
+    def are_fresh(self, entries: Entries) -> bool:
+        """Whether nothing is read for the last of these."""
+        return self.fresh.has(int(entries["offset"][-1]))
+
+    async def ahead(self, view: Shown, entries: Entries) -> int:
+        """Into the caches. -> how many of these are there now, from the first on"""
+        ids, offsets = entries["message_id"].tolist(), entries["offset"].tolist()
+        return await read_ahead(view, ids, offsets, self._cache, self._payloads)
 
     async def whole(self, content: Content) -> Found:
         """With the payload, where it is an object of ours; None: the message was removed meanwhile;

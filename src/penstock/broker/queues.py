@@ -20,6 +20,7 @@ import msgspec
 import numpy as np
 
 from penstock.broker.commit import Committer, Shown
+from penstock.broker.queueahead import Ahead
 from penstock.broker.queueanswers import (
     DoneMessage,
     FailedMessage,
@@ -32,8 +33,8 @@ from penstock.broker.turns import Turns
 from penstock.clock import Clock
 from penstock.codec.attempts import Attempt
 from penstock.codec.keys import Kind, secret_key
-from penstock.codec.queueoperation import PageKind, join
-from penstock.codec.queuestate import AVAILABLE, IN_FLIGHT, Entries
+from penstock.codec.queueoperation import PageKind
+from penstock.codec.queuestate import IN_FLIGHT, Entries
 from penstock.codec.scalars import NEVER_MS
 from penstock.errors import CorruptError, InvalidError, PenstockError
 from penstock.log.cache import NodeCache
@@ -60,7 +61,13 @@ from penstock.queue.lease import (
     leases_of,
     release_step,
 )
-from penstock.queue.lists import Redriven, list_page, read_attempts, redrive_step
+from penstock.queue.lists import (
+    Redriven,
+    list_page,
+    next_entries,
+    read_attempts,
+    redrive_step,
+)
 from penstock.queue.message import Content
 from penstock.queue.publish import (
     publish_step,
@@ -70,7 +77,6 @@ from penstock.queue.publish import (
 from penstock.queue.receipt import KEY_BYTES, SECRET, make_receipts, open_receipts
 from penstock.queue.state import (
     QueueState,
-    load_page,
     load_queue,
     next_ms,
     queue_name,
@@ -103,6 +109,7 @@ class Queues:
         self._clock = clock
         self._objects = objects
         self._reading = Reading(committer, cache, objects)
+        self._ahead = Ahead(committer, self._reading)
         self._secret: bytes | None = None
         self._turns = Turns(self._available, self._set_alarm)
         self._due_ms: dict[LogName, int] = {}
@@ -315,6 +322,7 @@ class Queues:
         receipts = make_receipts(key, leases_of(claimed.queue, entries))
         fields = list(zip(*_columns(entries, _CLAIMED), receipts, strict=True))
         messages, end, damage = await self._messages(entries, fields)
+        self._ahead.claimed(name, entries)
         self._give_back(name, claimed, entries[end:])
         if damage is not None and not messages:
             raise damage
@@ -356,7 +364,7 @@ class Queues:
 
         async def query(view: Shown) -> Entries:
             state = await load_queue(view, name)
-            return await _next(view, state, min(count, PEEK_MAX))
+            return await next_entries(view, state, min(count, PEEK_MAX))
 
         entries = await self._committer.read(query)
         fields = list(zip(*_columns(entries, _AVAILABLE), strict=True))
@@ -539,10 +547,12 @@ class Queues:
     def reopened(self) -> None:
         """Whatever memory knew is gone: everybody who waits looks again."""
         self._reading.clear()
+        self._ahead.clear()
         for name in self._turns.waiting():
             self._turns.stir(name)
 
     def finished(self, error: PenstockError) -> None:
+        self._ahead.clear()
         self._turns.end(error)
 
 
@@ -636,20 +646,3 @@ def _parts(items: Sequence[Item], each: int) -> list[Sequence[Item]]:
             begin, size = i, mine
     parts.append(items[begin:])
     return parts if items else []
-
-
-async def _next(view: Shown, state: QueueState, count: int) -> Entries:
-    """Available messages in the order in which they are claimed."""
-    lines = state.lines[PageKind.AVAILABLE].here()
-    parts: list[Entries] = []
-    for line in lines[lines["first_visible_ms"] <= view.now_ms]:
-        if count <= 0:
-            break
-        number, priority = int(line["page"]), int(line["priority"])
-        page = await load_page(view, state, PageKind.AVAILABLE, number, priority)
-        entries = page.entries
-        seen = entries[: np.searchsorted(entries["visible_at_ms"], view.now_ms, "right")]
-        living = seen[seen["retention_deadline_ms"] >= view.now_ms][:count]
-        parts.append(living)
-        count -= len(living)
-    return join(AVAILABLE, parts)

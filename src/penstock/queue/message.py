@@ -3,6 +3,7 @@
 Contract     `read_contents` gives one `Content` per message, or None where its payload or metadata
              is gone. What was published a moment ago is in `Fresh`, and nothing is read for it.
              Payloads that are objects are named by their URI; who has the objects reads them.
+             `read_ahead` reads the same into the caches alone.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.codec.keys import KeyType, open_key, payload_key, prefix, prefix_end
+from penstock.codec.keys import KeyType, open_key, payload_key, prefix
 from penstock.codec.metadata import Metadata, decode_metadata_list, read_message_id
 from penstock.codec.payload import (
     BytesPayload,
@@ -39,9 +40,14 @@ from penstock.store.port import Reader
 #: What was published lately is kept up to this size.
 FRESH_BYTES = 32 << 20
 PAYLOADS_BYTES = 32 << 20
-#: So many records are read ahead, where they are not larger than this.
+#: Who reads a record gets up to so many behind it, where they are not larger than this together.
 AHEAD_ROWS = 16
 AHEAD_BYTES = 128 << 10
+#: Reading ahead looks into the store about so often, after so many messages at a time, and takes up
+#: to so much in one look.
+LOOKS_MAX = 8
+LOOK_COUNT = 4096
+LOOK_BYTES = 1 << 20
 _OVERHEAD = 400
 
 
@@ -106,6 +112,10 @@ class Fresh:
             self._bytes -= self._kept[gone].size
             gone += 1
         del self._firsts[:gone], self._kept[:gone]
+
+    def has(self, offset: int) -> bool:
+        """What is younger is here, too."""
+        return bool(self._firsts) and offset >= self._firsts[0]
 
     def find(self, ids: Sequence[int], offsets: Sequence[int]) -> list[Content | None]:
         """In their order. Neighbours were nearly always published together."""
@@ -194,6 +204,36 @@ async def read_contents(
     return found
 
 
+async def read_ahead(
+    view: View, ids: Sequence[int], offsets: Sequence[int], cache: NodeCache, payloads: Payloads
+) -> int:
+    """Into the caches, neighbours in one look. -> how many of these are there now, from the first
+    on, as far as that is known"""
+    log = await open_target(view, METADATA)
+    if log is None:
+        return 0
+    looks = 0
+    for at in range(0, len(ids), LOOK_COUNT):
+        for low, high in runs_of(rising(np.array(offsets[at : at + LOOK_COUNT], np.int64))):
+            if looks >= LOOKS_MAX:
+                return at
+            looks += cache.find(log.log_id, low) is None
+            async for _ in read_nodes(view.store, log, low, high, cache=cache):
+                pass
+        for low, high in runs_of(rising(np.array(ids[at : at + LOOK_COUNT], np.int64))):
+            number = low
+            while number < high:
+                held = payloads.find(number)
+                if held is None:
+                    if looks >= LOOKS_MAX:
+                        return at
+                    looks += 1
+                    number = await _read_neighbours(view.store, number, high, payloads)
+                else:
+                    number = held[0] + _count(held[1])
+    return len(ids)
+
+
 async def read_metadata(
     view: View, offsets: Sequence[int], cache: NodeCache | None = None
 ) -> dict[int, Metadata]:
@@ -264,13 +304,37 @@ async def _read_payload(store: Reader, number: int, cache: Payloads) -> tuple[in
     if number - first >= _count(record):
         return None
     if len(row[1]) <= AHEAD_BYTES:
-        following = payload_key(first + _count(record))
-        end = prefix_end(prefix(KeyType.PAYLOAD))
-        async for rows in store.scan(following, end, batch_rows=AHEAD_ROWS):
-            for key, value in rows:
-                cache.keep(*_record(key, value), len(value))
-            break
+        following = first + _count(record)
+        await _keep_between(store, following, following + LOOK_COUNT, cache, AHEAD_ROWS, 0)
     return first, record
+
+
+async def _read_neighbours(store: Reader, low: int, high: int, cache: Payloads) -> int:
+    """The records that hold these ids, as many as one look brings. -> the id behind them"""
+    row = await store.floor(payload_key(low), low=prefix(KeyType.PAYLOAD))
+    if row is not None:
+        first, record = _record(*row)
+        cache.keep(first, record, len(row[1]))
+        low = max(low, first + _count(record))
+    return await _keep_between(store, low, high, cache, LOOK_COUNT, LOOK_BYTES)
+
+
+async def _keep_between(
+    store: Reader, low: int, high: int, cache: Payloads, rows_max: int, size_max: int
+) -> int:
+    """The records that begin with one of these ids, until they are so large. -> the id behind"""
+    size = 0
+    # Never to the end of all: what was published just now the engine may not have yet, and a read
+    # of it would wait for that.
+    async for rows in store.scan(payload_key(low), payload_key(high), batch_rows=rows_max):
+        for key, value in rows:
+            first, record = _record(key, value)
+            cache.keep(first, record, len(value))
+            low = first + _count(record)
+            size += len(value)
+        if size >= size_max:
+            return low
+    return high
 
 
 def _record(key: bytes, value: bytes) -> tuple[int, Payload]:

@@ -1,0 +1,58 @@
+"""Reading ahead: what a queue gives next is in memory when it is asked for.
+
+Contract     A claim whose messages are older than what memory has of the latest ones begins the
+             read of those behind them, while the consumer handles its own. One read at a time.
+             What it reads are caches: nothing is given to anybody, and a claim that comes earlier
+             reads for itself.
+Failures     are not told here: whoever claims these messages meets them again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.broker.commit import Committer, Shown
+from penstock.broker.queuereading import Reading
+from penstock.codec.queuestate import Entries
+from penstock.errors import PenstockError
+from penstock.log.catalogue import LogName
+from penstock.queue.lists import next_entries
+from penstock.queue.state import load_queue
+
+#: Messages, from the next one on. Half of it is claimed before more is read.
+AHEAD_COUNT = 8192
+
+
+class Ahead:
+    def __init__(self, committer: Committer, reading: Reading) -> None:
+        self._committer = committer
+        self._reading = reading
+        #: How many of the next messages were read, as far as we know.
+        self._left: dict[LogName, int] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def claimed(self, name: LogName, entries: Entries) -> None:
+        if self._reading.are_fresh(entries):
+            self._left.pop(name, None)
+            return
+        self._left[name] = self._left.get(name, 0) - len(entries)
+        if self._left[name] < AHEAD_COUNT // 2 and (self._task is None or self._task.done()):
+            self._task = asyncio.get_running_loop().create_task(self._read(name))
+
+    async def _read(self, name: LogName) -> None:
+        async def query(view: Shown) -> int:
+            entries = await next_entries(view, await load_queue(view, name), AHEAD_COUNT)
+            read = await self._reading.ahead(view, entries)
+            # With all that there is: what comes now is fresh for a while.
+            return read if read < len(entries) or read == AHEAD_COUNT else 2 * AHEAD_COUNT
+
+        try:
+            self._left[name] = await self._committer.read(query)
+        except PenstockError:
+            self._left.pop(name, None)
+
+    def clear(self) -> None:
+        """After a reopening, and at the end."""
+        self._left.clear()
+        if self._task is not None:
+            self._task.cancel()
