@@ -13,7 +13,7 @@ Races        Nodes may be merged, folded or collected while they are read. What 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from typing import overload
 
@@ -42,6 +42,9 @@ from penstock.store.port import Reader
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Rows of a scan that are in memory at once; every one of them is needed.
 _SCAN_ROWS = 32
+#: Who reads on behind a node in the cache gets so many like it with one look, if they are small.
+AHEAD_NODES = 8
+AHEAD_NODE_BYTES = 256 << 10
 #: How many messages are made before others have their turn.
 STEP_ENTRIES = 1000
 
@@ -203,9 +206,12 @@ async def read_nodes(
             start, expected = expected, min(node.end, high)
             yield node, start - node.first, expected - node.first
             continue
+        ahead = _ahead(state, expected, cache)
         reading = cache.reading() if cache else nullcontext(set[Place]())
         with reading as forgotten:
-            async for found in _walk(store, log_id, expected, high, cache, forgotten, wanted):
+            async for found in _walk(
+                store, log_id, expected, high, ahead, cache, forgotten, wanted
+            ):
                 start, expected = expected, min(found.end, high)
                 yield found, start - found.first, expected - found.first  # type: ignore[misc]
         if expected < high:
@@ -218,7 +224,53 @@ async def read_nodes(
             missing = expected = max(expected, first)
 
 
+def _ahead(state: Readable, expected: int, cache: NodeCache | None) -> int:
+    """Up to which offset a look brings nodes into the cache; 0: the look is not for a neighbour."""
+    before = cache.find(state.log_id, expected - 1) if cache and expected else None
+    if before is None or before.end != expected or before.memory_bytes > AHEAD_NODE_BYTES:
+        return 0
+    return min(expected + AHEAD_NODES * (before.end - before.first), state.next)
+
+
 async def _walk(
+    store: Reader,
+    log_id: int,
+    expected: int,
+    high: int,
+    ahead: int,
+    cache: NodeCache | None,
+    forgotten: set[Place],
+    wanted: Wanted | None,
+) -> AsyncIterator[Node | Header]:
+    """Neighbouring nodes from the one that holds `expected`; ends early where one is missing."""
+    nodes: list[Node | Header] = []
+    if ahead:
+        # All of them before the first is used: many who ask for the rest of a log take one node.
+        with suppress(CorruptError):  # who gets there hears of it
+            async for found in _neighbours(
+                store, log_id, expected, ahead, cache, forgotten, wanted
+            ):
+                nodes.append(found)
+    if not nodes:  # or a merge moved it into a node that begins before
+        row = await store.floor(node_key(log_id, expected), low=nodes_prefix(log_id))
+        if row is None:
+            return
+        node = await _open(store, log_id, *row, wanted)
+        if node is None or node.end <= expected:
+            return
+        if cache and isinstance(node, Node):
+            cache.keep(log_id, node, forgotten)
+        nodes.append(node)
+    for node in nodes:
+        yield node
+        expected = node.end
+        if expected >= high:
+            return
+    async for node in _neighbours(store, log_id, expected, high, cache, forgotten, wanted):
+        yield node
+
+
+async def _neighbours(
     store: Reader,
     log_id: int,
     expected: int,
@@ -227,19 +279,7 @@ async def _walk(
     forgotten: set[Place],
     wanted: Wanted | None,
 ) -> AsyncIterator[Node | Header]:
-    """Neighbouring nodes from the one that holds `expected`; ends early where one is missing."""
-    row = await store.floor(node_key(log_id, expected), low=nodes_prefix(log_id))
-    if row is None:
-        return
-    node = await _open(store, log_id, *row, wanted)
-    if node is None or node.end <= expected:
-        return
-    if cache and isinstance(node, Node):
-        cache.keep(log_id, node, forgotten)
-    yield node
-    expected = node.end
-    if expected >= high:
-        return
+    """The nodes from the one that begins with `expected`, while each begins where one ended."""
     scan = store.scan(node_key(log_id, expected), node_key(log_id, high), batch_rows=_SCAN_ROWS)
     async for rows in scan:
         for key, value in rows:

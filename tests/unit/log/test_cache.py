@@ -1,10 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
 from penstock.codec.keys import log_key, node_key
 from penstock.codec.node import Node, decode_node, node_value
+from penstock.errors import CorruptError
 from penstock.log.batch import build_bodies
 from penstock.log.cache import NodeCache
-from penstock.log.read import read
+from penstock.log.read import Message, read
+from penstock.log.state import LogState
 from unit.log.driver import LogDriver, stream
 
 
@@ -77,3 +84,78 @@ def test_a_node_that_was_being_read_while_all_was_forgotten_does_not_enter() -> 
         cache.clear()
         cache.keep(1, old, forgotten)
     assert cache.find(1, 10) is None
+
+
+class Looks:
+    """Counts how often the store is asked for nodes."""
+
+    def __init__(self, driver: LogDriver, patch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        for name in ("floor", "scan"):
+            self._count(driver, patch, name)
+
+    def _count(self, driver: LogDriver, patch: pytest.MonkeyPatch, name: str) -> None:
+        real = getattr(driver.store, name)
+
+        def counted(*args: Any, **options: Any) -> Any:
+            self.count += 1
+            return real(*args, **options)
+
+        patch.setattr(driver.store, name, counted)
+
+
+async def filled(nodes: int) -> tuple[LogDriver, LogState]:
+    driver = await LogDriver.open()
+    for n in range(nodes):
+        await driver.append(stream("s"), [b"%d" % (100 * n + i) for i in range(100)])
+    state = await driver.state(stream("s"))
+    assert state is not None
+    return driver, state
+
+
+def data(messages: Sequence[Message | None]) -> list[int | None]:
+    return [None if message is None else int(message.data) for message in messages]
+
+
+async def test_who_reads_on_looks_once_for_several_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, state = await filled(20)
+    cache, looks = NodeCache(), Looks(driver, monkeypatch)
+    for offset in range(0, 2000, 50):
+        found = await read(driver.store, state, offset, 50, cache=cache)
+        assert data(found) == list(range(offset, offset + 50))
+    assert looks.count == 4  # the first node, and behind it eight, eight and three
+
+
+async def test_who_reads_here_and_there_gets_what_he_asks_for_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    driver, state = await filled(20)
+    cache, looks = NodeCache(), Looks(driver, monkeypatch)
+    for n in range(0, 20, 2):
+        assert len(await read(driver.store, state, 100 * n, 100, cache=cache)) == 100
+        assert cache.find(state.log_id, 100 * (n + 1)) is None
+    assert looks.count == 10
+
+
+async def test_damage_that_nobody_asked_for_hinders_no_read() -> None:
+    driver, state = await filled(5)
+    head = driver.store.head()
+    await driver.store.commit(
+        head.n + 1,
+        [(node_key(state.log_id, 300), b"damaged")],
+        time_ms=head.time_ms,
+        epoch=driver.store.epoch,
+    )
+    cache = NodeCache()
+    for n in (0, 1, 2):
+        found = await read(driver.store, state, 100 * n, 100, cache=cache)
+        assert data(found) == list(range(100 * n, 100 * n + 100))
+    with pytest.raises(CorruptError):
+        await read(driver.store, state, 300, 1, cache=cache)
+
+
+async def test_a_node_that_does_not_begin_behind_its_neighbour_is_found_all_the_same() -> None:
+    driver, state = await filled(3)
+    cache = NodeCache()
+    cache.keep(state.log_id, node(100, 50), set())  # what a merge replaced, meanwhile
+    assert data(await read(driver.store, state, 150, 100, cache=cache)) == list(range(150, 250))
