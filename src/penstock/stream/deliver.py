@@ -182,7 +182,12 @@ def deliver_step(
         if state.row.dead and len(seen.expired):
             await load_target(view, stream_name(state.row.dead), make=True)
         for number in _pages(seen.new) if retry_ms is not None else ():
-            seen.pages[number] = await load_page(view, state.id, number)
+            # Without a line in the index nothing on it is pending, whatever its row still says.
+            seen.pages[number] = (
+                await load_page(view, state.id, number)
+                if state.index.holds(number)
+                else empty_page(number, state.head.sequence)
+            )
 
     def decide(view: View, now: Now) -> Decision:
         log = find_target(view, target)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from penstock.codec.keys import KeyType
 from penstock.errors import InvalidError
 from penstock.log.append import append_step
 from penstock.log.batch import build_bodies
@@ -607,6 +608,37 @@ async def test_steps_of_one_tick_see_each_other() -> None:
     assert await driver.waiting() == [2, 3, 4, 5]
     for name in (G, b"h"):
         assert await (await driver.rebuilt()).seen(name) == await driver.seen(name)
+
+
+async def test_a_page_on_which_nothing_is_pending_is_not_looked_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its row may still say otherwise: it is written again with what becomes of it."""
+    driver = await GroupDriver.open(2000)
+    await driver.create(max_pending=2000)
+    assert len(await driver.read(1500, retry_ms=10)) == 1500
+    await driver.flush()
+    await driver.ack((0, 1499))
+    await driver.set(0)
+    for key in [key for key in driver.log.states if key[0] == "page"]:
+        del driver.log.states[key]
+    get = driver.log.store.get
+
+    async def checked(key: bytes) -> bytes | None:
+        assert key[1] != KeyType.PAGE
+        return await get(key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(driver.log.store, "get", checked)
+        assert await driver.read(3, retry_ms=10) == [0, 1, 2]
+        for low, high in ((3, 900), (900, 1103)):
+            assert await driver.read(high - low, retry_ms=10) == list(range(low, high))
+    assert await driver.waiting() == list(range(1103))
+    assert await (await driver.rebuilt()).seen() == await driver.seen()
+    await driver.flush()
+    assert await (await driver.rebuilt()).seen() == await driver.seen()
+    driver.wait(10)
+    assert await driver.read(2, retry_ms=10) == [0, 1]
 
 
 async def test_a_set_and_an_eviction_of_the_same_tick_count() -> None:
