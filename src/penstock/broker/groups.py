@@ -20,7 +20,7 @@ from penstock.codec.scalars import NEVER_MS
 from penstock.errors import InvalidError, PenstockError, UnavailableError
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import LogName, NameState, load_name, name_state_key
-from penstock.log.decision import StateKey
+from penstock.log.decision import StateKey, Step
 from penstock.log.read import STEP_ENTRIES, living_in_steps
 from penstock.log.state import LogState, state_key
 from penstock.stream.ack import Named, ack_step
@@ -102,7 +102,21 @@ class GroupRequests(ABC):
     ) -> asyncio.Future[list[Delivered]]:
         """A look that does not wait, without a task of its own: for doors that answer by callback.
         `found_at_once` tells what was found, or that one must ask again."""
-        step = deliver_step(
+        step = self._look(name, group, count, retry_ms, expire_ms, start, makes_stream=True)
+        return self._committer.request(step)
+
+    def _look(
+        self,
+        name: LogName,
+        group: bytes,
+        count: int,
+        retry_ms: int | None,
+        expire_ms: int | None,
+        start: Start,
+        *,
+        makes_stream: bool,
+    ) -> Step:
+        return deliver_step(
             name,
             group,
             count,
@@ -110,9 +124,8 @@ class GroupRequests(ABC):
             expire_ms=expire_ms,
             start=start,
             cache=self._cache,
-            makes_stream=True,
+            makes_stream=makes_stream,
         )
-        return self._committer.request(step)
 
     async def read_group_nodes(
         self,
@@ -134,15 +147,8 @@ class GroupRequests(ABC):
         async def ask() -> int:
             nonlocal begin, delivered, makes_stream
             while True:
-                step = deliver_step(
-                    name,
-                    group,
-                    count,
-                    retry_ms=retry_ms,
-                    expire_ms=expire_ms,
-                    start=begin,
-                    cache=self._cache,
-                    makes_stream=makes_stream,
+                step = self._look(
+                    name, group, count, retry_ms, expire_ms, begin, makes_stream=makes_stream
                 )
                 (delivered,) = await self._committer.submit(step)
                 makes_stream = False

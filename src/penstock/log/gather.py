@@ -136,8 +136,8 @@ def _joined(columns: Sequence[Column | None], counts: Sequence[int]) -> Column:
         return b"", b""
     tables = b"".join(
         [
-            column[0] if column else bytes(4 * count + 4)
-            for column, count in zip(columns, counts, strict=True)
+            each[0] if each else bytes(4 * count + 4)
+            for each, count in zip(columns, counts, strict=True)
         ]
     )
     sizes = np.diff(np.frombuffer(tables, "<u4"))
@@ -146,4 +146,4 @@ def _joined(columns: Sequence[Column | None], counts: Sequence[int]) -> Column:
         sizes = np.delete(sizes, np.cumsum(np.array(counts[:-1]) + 1) - 1)
     table = np.zeros(len(sizes) + 1, "<u4")
     np.cumsum(sizes, out=table[1:])
-    return table.tobytes(), b"".join([column[1] for column in columns if column])
+    return table.tobytes(), b"".join([each[1] for each in columns if each])
