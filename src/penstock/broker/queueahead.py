@@ -43,8 +43,9 @@ class Ahead:
         async def query(view: Shown) -> int:
             entries = await next_entries(view, await load_queue(view, name), AHEAD_COUNT)
             read = await self._reading.ahead(view, entries)
-            # With all that there is: what comes now is fresh for a while.
-            return read if read < len(entries) or read == AHEAD_COUNT else 2 * AHEAD_COUNT
+            # Of all that there is nothing more is read before it is claimed.
+            all_there_is = read == len(entries) < AHEAD_COUNT
+            return read + AHEAD_COUNT // 2 if all_there_is else read
 
         try:
             self._left[name] = await self._committer.read(query)

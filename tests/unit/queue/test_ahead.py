@@ -73,8 +73,15 @@ async def test_claims_of_a_backlog_wait_for_the_first_messages_only(
     monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     world = await cold_world(batch)
-    looks = Looks(world, monkeypatch)
+    looks, begun, real = Looks(world, monkeypatch), [0], queueahead.next_entries
+
+    async def counted(*args: Any) -> Any:
+        begun[0] += 1
+        return await real(*args)
+
+    monkeypatch.setattr(queueahead, "next_entries", counted)
     assert await claim_all(world, 10) == [b"m%d" % i for i in range(COUNT)]
+    assert 1 <= begun[0] <= 3  # of 60 claims
     assert 0 < looks.claims <= 6
     assert 0 < looks.ahead <= 10
     await world.clean()
