@@ -12,6 +12,7 @@ from penstock.codec.keys import KeyType
 from penstock.errors import UnavailableError
 from penstock.queue import message
 from penstock.queue.item import Item
+from penstock.queue.lists import next_entries
 from unit.queue.test_reclaim import Q, World
 from unit.queue.test_requests import settle
 
@@ -73,7 +74,7 @@ async def test_claims_of_a_backlog_wait_for_the_first_messages_only(
     monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     world = await cold_world(batch)
-    looks, begun, real = Looks(world, monkeypatch), [0], queueahead.next_entries
+    looks, begun, real = Looks(world, monkeypatch), [0], next_entries
 
     async def counted(*args: Any) -> Any:
         begun[0] += 1
