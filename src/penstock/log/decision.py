@@ -69,7 +69,8 @@ class View(Protocol):
         ...
 
     def operations(self, owner: Owner) -> list[Operation]:
-        """For `load`: the owner's committed operations that its rows may not contain."""
+        """For `load`: the owner's committed operations that its rows may not contain. Asked for
+        before the rows are read (pages.py)."""
         ...
 
     async def fetch(self, *keys: bytes) -> None:

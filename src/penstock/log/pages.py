@@ -6,10 +6,11 @@ row, keyed by the commit's number, and the pages in memory are replaced when it 
 are written later, many changes at once, and then the operations they contain can go.
 
 Contract     `Tail` holds the operations that pages in the store may not contain yet, as they were
-             committed. Whoever opens an owner's state reads its rows and applies to each those of
-             the tail that are newer than the row (by sequence). `flushed(owner, sequence)` says
-             that the rows contain everything up to there; records that nobody needs can be
-             trimmed then.
+             committed. Whoever opens an owner's state asks for them first, then reads its rows and
+             applies to each row those that are newer than it (by sequence): outside of a tick rows
+             may be written meanwhile, and what they contain leaves the tail.
+             `flushed(owner, sequence)` says that the rows contain everything up to there; records
+             that nobody needs can be trimmed then.
 Invariants   P1  an owner's sequences are dense and rise with the commits
              P2  a record is removed only when the rows of every owner in it contain it
 Not here     what an operation does, and how pages are laid out: the views.

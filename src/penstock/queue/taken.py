@@ -71,9 +71,11 @@ def reclaim_of(name: NameState) -> Reclaim:
 async def load_head(view: View, log_id: int) -> TakenHead:
     head: TakenHead | None = view.state(head_state_key(log_id))
     if head is None:
+        # Before the row: one that is written meanwhile contains what leaves the tail by that.
+        operations = view.operations(owner_of(log_id))
         value = await view.store.get(head_key(log_id))
         sequence = 0 if value is None else decode_taken_head(value)
-        for operation in view.operations(owner_of(log_id)):
+        for operation in operations:
             sequence = max(sequence, operation.sequence)
         head = TakenHead(sequence)
         view.keep(head_state_key(log_id), head)
@@ -83,8 +85,7 @@ async def load_head(view: View, log_id: int) -> TakenHead:
 async def load_taken_page(view: View, log_id: int, number: int) -> TakenPage:
     page: TakenPage | None = view.state(page_state_key(log_id, number))
     if page is None:
-        # Before the row: one that is written meanwhile contains what leaves the tail by that.
-        operations = view.operations(owner_of(log_id))
+        operations = view.operations(owner_of(log_id))  # before the row, as in `load_head`
         value = await view.store.get(page_key(log_id, number))
         page = empty_page(number) if value is None else decode_taken_page(number, value)
         for operation in operations:

@@ -174,6 +174,8 @@ def find_group(view: View, log_id: int, name: bytes) -> GroupState | None:
 
 async def _read_group(view: View, row: GroupRow) -> GroupState:
     """The state from rows and operations."""
+    # Before the rows: those that are written meanwhile contain what leaves the tail by that.
+    operations = view.operations(owner_of(row.id))
     head: HeadRow | None = None
     pages: dict[int, Page] = {}
     index = NO_PAGES
@@ -192,11 +194,14 @@ async def _read_group(view: View, row: GroupRow) -> GroupState:
     if head is None:
         raise CorruptError(f"group {row.id}: its head is missing")
     state = GroupState(row, head, index)
-    for operation in view.operations(owner_of(row.id)):
+    for operation in operations:
         body = decode_group_operation(operation.body)
         newer: dict[int, Page] = {}
         for number in touched(body):
-            page = pages.get(number) or await _stored_page(view, row.id, number)
+            page = pages.get(number)
+            if page is None:
+                # Its row may have been written since the scan: the index has to know it, too.
+                page = newer[number] = await _stored_page(view, row.id, number)
             # A page may have been written after the operation: then it contains it.
             if operation.sequence > page.sequence:
                 page = newer[number] = applied(page, body, operation.sequence)
@@ -209,8 +214,9 @@ async def load_page(view: View, group_id: int, number: int) -> Page:
     """For `load`: a page with everything that was committed."""
     page: Page | None = view.state(page_state_key(group_id, number))
     if page is None:
+        operations = view.operations(owner_of(group_id))  # before the row, as in `_read_group`
         page = await _stored_page(view, group_id, number)
-        for operation in view.operations(owner_of(group_id)):
+        for operation in operations:
             if operation.sequence > page.sequence and number in pages_of(operation):
                 body = decode_group_operation(operation.body)
                 page = applied(page, body, operation.sequence)

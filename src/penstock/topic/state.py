@@ -162,11 +162,12 @@ def new_topic(topic_id: int, name: str, slots: int) -> TopicState:
 
 async def find_by_id(view: View, topic_id: int) -> LogName | None:
     """The name of the topic with this id; None: there is none any more."""
+    operations = view.operations(owner_of(topic_id))  # before the row, as in `_read_topic`
     state: TopicState | None = view.state(topic_state_key(topic_id))
     head = None if state is None else state.head
     if head is None and (value := await view.store.get(topic_key(topic_id))) is not None:
         head = decode_topic(value, f"head of topic {topic_id}")
-    for operation in view.operations(owner_of(topic_id)):
+    for operation in operations:
         # The first operation of a topic has its whole head.
         head = head or decode_topic_operation(operation.body).head
     if head is None:
@@ -179,6 +180,8 @@ async def find_by_id(view: View, topic_id: int) -> LogName | None:
 async def _read_topic(view: View, row: CatalogueRow, name: str) -> TopicState:
     """The state from rows and operations."""
     slots = slots_of_row(row)
+    # Before the rows: those that are written meanwhile contain what leaves the tail by that.
+    operations = view.operations(owner_of(row.id))
     value = await view.store.get(topic_key(row.id))
     state = new_topic(row.id, name, slots)
     if value is not None:
@@ -200,13 +203,16 @@ async def _read_topic(view: View, row: CatalogueRow, name: str) -> TopicState:
             index[space] = index.get(space, NO_PAGES).replaced(pages)
     state = msgspec.structs.replace(state, index=index)
     pages_now: dict[PagePlace, Page] = {}
-    for operation in view.operations(owner_of(row.id)):
+    for operation in operations:
         body = decode_topic_operation(operation.body)
         newer: dict[PagePlace, Page] = {}
         for part_done in body.parts:
             for number in touched(part_done):
                 place = part_done.space, number
-                page = pages_now.get(place) or await _stored_page(view, row.id, place)
+                page = pages_now.get(place)
+                if page is None:
+                    # Its row may have been written since the scan: the index has to know it, too.
+                    page = newer[place] = await _stored_page(view, row.id, place)
                 # A page may have been written after the operation: then it contains it.
                 if operation.sequence > page.sequence:
                     page = page.edit()
@@ -229,8 +235,9 @@ async def load_page(view: View, topic_id: int, place: PagePlace) -> Page:
     """For `load`: a page with everything that was committed."""
     page: Page | None = view.state(page_state_key(topic_id, place))
     if page is None:
+        operations = view.operations(owner_of(topic_id))  # before the row, as in `_read_topic`
         page = await _stored_page(view, topic_id, place)
-        for operation in view.operations(owner_of(topic_id)):
+        for operation in operations:
             if operation.sequence > page.sequence and place in places_of(operation):
                 edited = page.edit()
                 for part in decode_topic_operation(operation.body).parts:

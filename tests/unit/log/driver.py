@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any
 
 from penstock.codec.keys import Kind, operations_key
@@ -16,7 +16,7 @@ from penstock.log.pages import Tail
 from penstock.log.read import Message, read
 from penstock.log.state import LogState
 from penstock.store.memory import MemoryDisk, MemoryStore
-from penstock.store.port import Store
+from penstock.store.port import Row, Store
 
 
 class StillClock:
@@ -148,6 +148,46 @@ class LogDriver:
             if step is None or not await self.do(step):
                 return n
         raise AssertionError(f"{what} never ends")
+
+
+class FlushedBehind:
+    """A store that is flushed to, once, behind one of the readings from it: the first of this row,
+    or the one with this number."""
+
+    def __init__(
+        self,
+        driver: LogDriver,
+        flush: Callable[[], Awaitable[Any]],
+        *,
+        row: bytes | None = None,
+        number: int | None = None,
+    ) -> None:
+        self._driver, self._flush, self._row = driver, flush, row
+        self._left = number
+        self.flushed = False
+        self.floor = driver.store.floor
+
+    async def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = await self._driver.store.get(key)
+        await self._was_read(key)
+        return value
+
+    async def scan(self, low: bytes, high: bytes, **options: Any) -> AsyncIterator[list[Row]]:
+        async for rows in self._driver.store.scan(low, high, **options):
+            yield rows
+        await self._was_read(None)
+
+    async def _was_read(self, key: bytes | None) -> None:
+        here = self._left == 0 if self._row is None else key == self._row
+        if self._left is not None:
+            self._left -= 1
+        if not here or self.flushed:
+            return
+        self.flushed = True
+        await self._flush()
+        tail = self._driver.tail
+        for owner in tail.owners():
+            tail.flushed(owner, tail.of(owner)[-1].sequence)
 
 
 def stream(name: str) -> LogName:

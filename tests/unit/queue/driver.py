@@ -163,25 +163,6 @@ class QueueDriver(LogDriver):
         assert await check_queues(self.store) == []
 
 
-class FlushedBehind:
-    """A store that is flushed to behind the first reading of one row."""
-
-    def __init__(self, driver: QueueDriver, key: bytes) -> None:
-        self._driver, self._key = driver, key
-        self.flushed = False
-        self.floor, self.scan = driver.store.floor, driver.store.scan
-
-    async def get(self, key: bytes) -> bytes | None:
-        value: bytes | None = await self._driver.store.get(key)
-        if key == self._key and not self.flushed:
-            self.flushed = True
-            await self._driver.flush()
-            tail = self._driver.tail
-            for owner in tail.owners():
-                tail.flushed(owner, tail.of(owner)[-1].sequence)
-        return value
-
-
 def small_pages(monkeypatch: pytest.MonkeyPatch, entries: int = 4) -> None:
     for module in ("page", "place", "expire"):
         monkeypatch.setattr(f"penstock.queue.{module}.PAGE_ENTRIES", entries)

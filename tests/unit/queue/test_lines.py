@@ -36,7 +36,8 @@ from penstock.queue.state import (
     read_lines,
     sheet_key,
 )
-from unit.queue.driver import FlushedBehind, Q, QueueDriver, messages, small_pages
+from unit.log.driver import FlushedBehind
+from unit.queue.driver import Q, QueueDriver, messages, small_pages
 
 AVAILABLE, IN_FLIGHT, DONE, FAILED = PageKind
 
@@ -353,7 +354,7 @@ async def test_a_sheet_that_is_gone_is_damage_whatever_memory_has(
 async def test_a_queue_that_is_read_while_it_is_flushed_has_no_gap() -> None:
     driver = await QueueDriver.start(max_attempts=1)
     await some(driver)
-    store: Any = FlushedBehind(driver, head_key((await driver.queue()).id))
+    store: Any = FlushedBehind(driver, driver.flush, row=head_key((await driver.queue()).id))
     state = await load_queue(RowView(store, driver.tail), Q)
     assert store.flushed
     assert [state.count(kind) for kind in PageKind] == [
@@ -368,7 +369,9 @@ async def test_a_page_that_is_read_while_it_is_flushed_has_no_gap(kind: PageKind
     await some(driver)
     queue, known = await driver.queue(), (await driver.pages(kind))[-1]
     store: Any = FlushedBehind(
-        driver, page_row_key(queue.queue_id, kind, known.number, known.priority)
+        driver,
+        driver.flush,
+        row=page_row_key(queue.queue_id, kind, known.number, known.priority),
     )
     view = RowView(store, driver.tail)
     page = await load_page(view, queue, kind, known.number, known.priority)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from penstock.codec.keys import KeyType, page_key
+from penstock.codec.keys import KeyType, head_key, page_key
 from penstock.codec.queueoperation import PageKind
 from penstock.errors import CorruptError, NotFoundError
 from penstock.log.catalogue import open_target
@@ -15,8 +15,9 @@ from penstock.log.pages import trim_step
 from penstock.log.rowview import RowView
 from penstock.queue.flush import head_step, pages_step, plan_flush
 from penstock.queue.state import owner_of
-from penstock.queue.taken import METADATA, load_taken_page
-from unit.queue.driver import FlushedBehind, QueueDriver, messages, small_pages
+from penstock.queue.taken import METADATA, load_head, load_taken_page
+from unit.log.driver import FlushedBehind
+from unit.queue.driver import QueueDriver, messages, small_pages
 
 
 @pytest.fixture(autouse=True)
@@ -99,8 +100,21 @@ async def test_takers_that_are_read_while_they_are_flushed_are_all_there() -> No
     await driver.ack(*await driver.claim(2))
     log = await open_target(await driver.rows_alone(), METADATA)
     assert log is not None
-    store: Any = FlushedBehind(driver, page_key(log.log_id, 0))
+    store: Any = FlushedBehind(driver, driver.flush, row=page_key(log.log_id, 0))
     page = await load_taken_page(RowView(store, driver.tail), log.log_id, 0)
     assert store.flushed
     known = await load_taken_page(await driver.rows_alone(), log.log_id, 0)
     assert page.slots.tolist() == known.slots.tolist() != [0] * len(known.slots)
+
+
+async def test_the_sequence_of_takers_that_is_read_while_they_are_flushed_is_the_last() -> None:
+    driver = await QueueDriver.start()
+    await driver.publish(*messages(5))
+    await driver.ack(*await driver.claim(2))
+    log = await open_target(await driver.rows_alone(), METADATA)
+    assert log is not None
+    known = await load_head(await driver.rows_alone(), log.log_id)
+    store: Any = FlushedBehind(driver, driver.flush, row=head_key(log.log_id))
+    assert await load_head(RowView(store, driver.tail), log.log_id) == known
+    assert store.flushed
+    assert known.sequence > 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.codec.group import decode_head, decode_page
@@ -9,11 +11,14 @@ from penstock.codec.keys import KeyType, head_key, operations_key, page_key
 from penstock.codec.operations import Operation, Owner, PagedView
 from penstock.errors import CorruptError
 from penstock.log.pages import TAIL_RECORDS, TRIM_ROWS, Tail
+from penstock.log.rowview import RowView
 from penstock.stream import flush
 from penstock.stream.ack import ack_step
 from penstock.stream.check import check_groups
 from penstock.stream.deliver import deliver_step
 from penstock.stream.flush import FLUSH_PAGES, Flush, head_step, pages_step, plan_flush
+from penstock.stream.group import load_group, load_page
+from unit.log.driver import FlushedBehind
 from unit.stream.driver import G, GroupDriver, S, Stop
 
 FAR = 1 << 40
@@ -142,6 +147,44 @@ async def test_a_restart_behind_any_commit_of_a_flush_sees_the_same(
     assert await again.seen() == before
     assert await again.rows(KeyType.OPERATIONS) == {}
     assert await (await again.restarted()).seen() == before
+
+
+async def halfway() -> GroupDriver:
+    """Some of it is in the rows. Of the rest: page 2 becomes empty, page 4 is new."""
+    driver = await busy()
+    await driver.flush()
+    await driver.ack((0, 10), (2048, 3071))
+    driver.wait(60)
+    await driver.read(2500, retry_ms=70, expire_ms=99)
+    await driver.ack(3999, 4500)
+    return driver
+
+
+@pytest.mark.parametrize("number", range(3))
+async def test_a_group_that_is_read_while_it_is_flushed_has_no_gap(number: int) -> None:
+    driver = await halfway()
+    log, known = await driver.log.state(S), await driver.state()
+    assert log is not None
+    # The name, the rows, a page that has none yet.
+    store: Any = FlushedBehind(driver.log, driver.flush, number=number)
+    state = await load_group(RowView(store, driver.log.tail), log.log_id, G)
+    assert store.flushed
+    assert state is not None
+    assert state.head == known.head
+    assert state.index.lines.tolist() == known.index.lines.tolist()
+
+
+@pytest.mark.parametrize("number", [0, 2, 3, 4])
+async def test_a_page_that_is_read_while_it_is_flushed_has_no_gap(number: int) -> None:
+    driver = await halfway()
+    owner = await driver.owner()
+    known = await load_page(RowView(driver.log.store, driver.log.tail), owner.id, number)
+    store: Any = FlushedBehind(driver.log, driver.flush, row=page_key(owner.id, number))
+    page = await load_page(RowView(store, driver.log.tail), owner.id, number)
+    assert store.flushed
+    assert page.sequence == known.sequence
+    for field in ("retry", "expire", "deliveries"):
+        assert getattr(page, field).tolist() == getattr(known, field).tolist()
 
 
 async def test_a_restart_behind_only_some_of_the_pages_sees_the_same() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock.codec.keys import topic_key, topic_page_key
 from penstock.codec.topic import (
+    PAGE_OFFSETS,
     decode_topic,
     decode_topic_page,
     encode_topic,
@@ -21,8 +24,16 @@ from penstock.topic.members import join_step
 from penstock.topic.poll import poll_step
 from penstock.topic.push import push_step
 from penstock.topic.replay import replay_step
-from penstock.topic.state import TopicState, find_by_id, load_topic, owner_of, topic_name
-from unit.log.driver import LogDriver
+from penstock.topic.state import (
+    LIVE,
+    TopicState,
+    find_by_id,
+    load_page,
+    load_topic,
+    owner_of,
+    topic_name,
+)
+from unit.log.driver import FlushedBehind, LogDriver
 
 T = topic_name("t")
 
@@ -101,3 +112,70 @@ async def test_a_page_with_a_slot_that_the_topic_has_not_is_corruption() -> None
     driver.forget()
     with pytest.raises(CorruptError, match="a slot is too high"):
         await driver.do(poll_step(T, "c", token, 10))
+
+
+# ---- read while it is flushed -------------------------------------------------------------------
+
+
+async def flush(driver: LogDriver) -> None:
+    """As upkeep does; the records stay."""
+    for owner in driver.tail.owners():
+        plan = plan_flush(driver.tail.of(owner))
+        for part in plan.parts():
+            await driver.do(pages_step(owner.id, part))
+        assert await driver.do(head_step(owner.id))
+        driver.tail.flushed(owner, plan.sequence)
+
+
+async def halfway() -> tuple[LogDriver, int, int]:
+    """Two pages and a replay of them; the rows have ten messages. -> with ids of both"""
+    driver = await LogDriver.open()
+    pushed = await driver.do(push_step(T, prepare_push([b"x"] * 10)))
+    token = (await driver.do(join_step(T, "c"))).token
+    await flush(driver)
+    await driver.do(push_step(T, prepare_push([b"x"] * PAGE_OFFSETS)))
+    await driver.do(poll_step(T, "c", token, 3))
+    begun = await driver.do(replay_step(T, 0, None))
+    await driver.do(feed_step(T))
+    return driver, pushed.topic, begun.id
+
+
+@pytest.mark.parametrize("number", range(6))
+async def test_a_topic_that_is_read_while_it_is_flushed_has_no_gap(number: int) -> None:
+    driver, _, _ = await halfway()
+    known = await rebuilt(driver)
+    # The name, the head, the pages, then those that have no row yet.
+    store: Any = FlushedBehind(driver, lambda: flush(driver), number=number)
+    state = await load_topic(RowView(store, driver.tail), T)
+    assert store.flushed
+    assert state.head.sequence == known.head.sequence
+    assert state.head.spaces == known.head.spaces
+    assert state.head.shards.tolist() == known.head.shards.tolist()
+    assert {space: index.lines.tolist() for space, index in state.index.items()} == {
+        space: index.lines.tolist() for space, index in known.index.items()
+    }
+
+
+@pytest.mark.parametrize("replayed", [False, True])
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_page_that_is_read_while_it_is_flushed_has_no_gap(
+    replayed: bool, number: int
+) -> None:
+    driver, topic, replay = await halfway()
+    place = (replay if replayed else LIVE, number)
+    known = await load_page(RowView(driver.store, driver.tail), topic, place)
+    store: Any = FlushedBehind(driver, lambda: flush(driver), row=topic_page_key(topic, *place))
+    page = await load_page(RowView(store, driver.tail), topic, place)
+    assert store.flushed
+    assert page.count == known.count > 0
+    assert page.sequence == known.sequence
+    for field in ("alive", "slots", "epochs"):
+        assert getattr(page, field).tolist() == getattr(known, field).tolist()
+
+
+async def test_a_topic_that_is_flushed_for_the_first_time_while_it_is_looked_for_is_found() -> None:
+    driver = await LogDriver.open()
+    pushed = await driver.do(push_step(T, prepare_push([b"x"])))
+    store: Any = FlushedBehind(driver, lambda: flush(driver), row=topic_key(pushed.topic))
+    assert await find_by_id(RowView(store, driver.tail), pushed.topic) == T
+    assert store.flushed
