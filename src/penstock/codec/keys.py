@@ -41,6 +41,7 @@ value order. TB is TerminatedBytes (scalars.py), which keeps the order too.
 
 from __future__ import annotations
 
+import struct
 from enum import IntEnum
 
 from penstock.codec.scalars import (
@@ -115,6 +116,8 @@ class Scope(IntEnum):
 
 
 _PREFIX = {kind: bytes((VERSION, kind)) for kind in KeyType}
+_TWO_IDS = struct.Struct(">QQ")
+_NODE_KEY_BYTES = 2 + _TWO_IDS.size
 
 CHAIN_HEAD = _PREFIX[KeyType.CHAIN]
 
@@ -375,6 +378,10 @@ def queue_prefix(kind: KeyType, queue_id: bytes) -> bytes:
 
 def decode_node_key(key: bytes) -> tuple[int, int]:
     """-> (log id, first offset)"""
+    if len(key) == _NODE_KEY_BYTES and key.startswith(_PREFIX[KeyType.NODE]):
+        # All of them, with every commit; what is wrong with another one the reader tells.
+        log_id, first = _TWO_IDS.unpack_from(key, 2)
+        return log_id, first
     reader = open_key(key, KeyType.NODE)
     ids = reader.u64_key("log id"), reader.u64_key("first offset")
     reader.end()

@@ -132,8 +132,11 @@ class LogState(msgspec.Struct, frozen=True):
     @property
     def memory_bytes(self) -> int:
         """About what it keeps alive; who keeps states may drop large ones and load them again."""
-        runs = (self.run, *self.closed)
-        return sum(run.stored_bytes + FRAGMENT_OVERHEAD * len(run.fragments) for run in runs)
+        run = self.run
+        size = run.stored_bytes + FRAGMENT_OVERHEAD * len(run.fragments)
+        for run in self.closed:
+            size += run.stored_bytes + FRAGMENT_OVERHEAD * len(run.fragments)
+        return size
 
 
 class LogRange(msgspec.Struct, frozen=True):

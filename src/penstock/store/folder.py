@@ -300,8 +300,10 @@ class FolderStore:
             return  # another one is on its way by now
         if self._applying.cancelled():
             raise UnavailableError("the store was closed meanwhile")
-        with self._judging():
-            self._applying.result()
+        error = self._applying.exception()
+        if error is not None:
+            with self._judging():
+                raise error
 
     @contextlib.contextmanager
     def _judging(self) -> Iterator[None]:
