@@ -453,7 +453,6 @@ class Queues:
             return [await read_attempts(view, name, number) for number in ids]
 
         history = await self._committer.read(query)
-        gone = Content(None, None, {}, 0, 0)
         now_ms = self._committer.now_ms()
         messages: list[FailedMessage] = []
         contents = [found async for part in self._reading.parts(entries) for found in part]
@@ -462,7 +461,10 @@ class Queues:
             expired = int(entry["retention_deadline_ms"]) < now_ms
             if isinstance(known, CorruptError) and not expired:
                 raise known
-            content = known if isinstance(known, Content) and not expired else gone
+            if isinstance(known, Content) and not expired:
+                content = known
+            else:
+                content = Content(None, None, {}, 0, 0)
             messages.append(
                 FailedMessage(
                     int(entry["message_id"]),

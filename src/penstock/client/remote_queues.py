@@ -279,11 +279,9 @@ def _text(found: bytes | None) -> str | None:
     return None if found is None else found.decode()
 
 
-_NO_HEADERS: Mapping[str, str] = {}
-
-
 def _headers(found: dict[bytes, bytes]) -> Mapping[str, str]:
-    return {key.decode(): value.decode() for key, value in found.items()} or _NO_HEADERS
+    """Each message its own: whoever gets it may change it."""
+    return {key.decode(): value.decode() for key, value in found.items()}
 
 
 def _message(
@@ -305,7 +303,7 @@ def _message(
         number,
         payload,
         None if uri is None else uri.decode(),
-        _headers(headers) if headers else _NO_HEADERS,
+        _headers(headers) if headers else {},
         priority,
         attempts,
         created_at_ms,

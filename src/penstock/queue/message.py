@@ -75,7 +75,7 @@ def _content(item: Item, received_at_ms: int) -> Content:
     return Content(
         None if item.uri is not None else item.payload,
         item.uri,
-        item.headers,
+        dict(item.headers),  # whoever gets it may change it, and here it stays as it was stored
         received_at_ms if item.created_at_ms is None else item.created_at_ms,
         received_at_ms,
         item.dedup_id,

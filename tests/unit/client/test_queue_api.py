@@ -53,6 +53,20 @@ def test_a_message_is_published_claimed_and_done(db: penstock.Database) -> None:
     assert (stats.done, stats.failed) == (1, 0)
 
 
+def test_headers_that_a_consumer_was_given_are_its_own(db: penstock.Database) -> None:
+    """Whatever it does to them, the next message that has none has none, and is stored so."""
+    queue, other = db.create_queue("q"), db.create_queue("other")
+    for _ in range(3):
+        db.publish(b"none")
+    db.publish(b"some", {"hop": "1"})
+    for message in queue.claim(10):
+        headers: Any = message.headers
+        headers["seen"] = "yes"
+    db.publish(b"later")
+    assert [each.headers for each in other.claim(10)] == [{}, {}, {}, {"hop": "1"}, {}]
+    assert [each.headers for each in queue.claim(10)] == [{}]
+
+
 def test_batches_answer_for_each_message(db: penstock.Database) -> None:
     queue = db.create_queue("q")
     published = db.publish_many([(b"0", {"a": "b"}), b"1", Publish(b"2", to="q"), b"3", b"4"])

@@ -280,3 +280,21 @@ async def test_who_lists_failed_messages_and_redrives_them_sees_each(
             await fail(5)
         after = page.next
     assert len(seen) == len(set(seen)) == 35
+
+
+async def test_headers_that_a_consumer_was_given_are_its_own(world: World) -> None:
+    """Who passes a message on adds to its headers, in the object that it was given. Memory still
+    holds what was published, and every message without headers shares what says so."""
+    queues = world.broker.queues
+    await queues.publish([Item(b"a", headers={"hop": "1"}), Item(b"b")])
+    taken = await queues.claim(Q, 2)
+    for message in taken:
+        headers: Any = message.headers
+        headers["hop"] = "2"
+    await queues.release(Q, [message.receipt for message in taken])
+    await queues.publish([Item(b"c")])
+    again = await queues.claim(Q, 3)
+    assert [message.headers for message in again] == [{"hop": "1"}, {}, {}]
+    world.broker.queues.reopened()  # what memory knew is gone: as it is stored
+    await queues.release(Q, [message.receipt for message in again])
+    assert [m.headers for m in await queues.claim(Q, 3)] == [{"hop": "1"}, {}, {}]
