@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
+
 from penstock.broker.commit import Committer, Shown
 from penstock.broker.queuereading import Reading
-from penstock.codec.queuestate import Entries
+from penstock.codec.queueoperation import PageKind, join
+from penstock.codec.queuestate import AVAILABLE, Entries
 from penstock.errors import PenstockError
 from penstock.log.catalogue import LogName
-from penstock.queue.lists import next_entries
-from penstock.queue.state import load_queue
+from penstock.queue.state import QueueState, load_page, load_queue
 
 #: Messages, from the next one on. Half of it is claimed before more is read.
 AHEAD_COUNT = 8192
@@ -41,7 +43,7 @@ class Ahead:
 
     async def _read(self, name: LogName) -> None:
         async def query(view: Shown) -> int:
-            entries = await next_entries(view, await load_queue(view, name), AHEAD_COUNT)
+            entries = await _next(view, await load_queue(view, name), AHEAD_COUNT)
             read = await self._reading.ahead(view, entries)
             # Of all that there is nothing more is read before it is claimed.
             all_there_is = read == len(entries) < AHEAD_COUNT
@@ -57,3 +59,21 @@ class Ahead:
         self._left.clear()
         if self._task is not None:
             self._task.cancel()
+
+
+async def _next(view: View, state: QueueState, count: int) -> Entries:
+    """About those that are claimed next. Commits go on beside this, so some may be missing and some
+    come twice; who must know them takes a step (queue/peek.py)."""
+    lines = state.lines[PageKind.AVAILABLE].here()
+    parts: list[Entries] = []
+    for line in lines[lines["first_visible_ms"] <= view.now_ms]:
+        if count <= 0:
+            break
+        number, priority = int(line["page"]), int(line["priority"])
+        page = await load_page(view, state, PageKind.AVAILABLE, number, priority)
+        entries = page.entries
+        seen = entries[: np.searchsorted(entries["visible_at_ms"], view.now_ms, "right")]
+        living = seen[seen["retention_deadline_ms"] >= view.now_ms][:count]
+        parts.append(living)
+        count -= len(living)
+    return join(AVAILABLE, parts)

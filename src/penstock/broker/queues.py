@@ -50,6 +50,7 @@ from penstock.queue.admin import (
     purge_step,
 )
 from penstock.queue.allqueues import ALL_QUEUES, AllQueues, load_all_queues
+from penstock.queue.expire import clear_step
 from penstock.queue.item import INLINE_BYTES, PAYLOAD_BYTES_MAX, Item, PreparedBatch
 from penstock.queue.lease import (
     Claimed,
@@ -61,14 +62,9 @@ from penstock.queue.lease import (
     leases_of,
     release_step,
 )
-from penstock.queue.lists import (
-    Redriven,
-    list_page,
-    next_entries,
-    read_attempts,
-    redrive_step,
-)
+from penstock.queue.lists import Redriven, list_page, read_attempts, redrive_step
 from penstock.queue.message import Content
+from penstock.queue.peek import peek_step
 from penstock.queue.publish import (
     publish_step,
     reserve_step,
@@ -90,7 +86,6 @@ PART_BYTES = 4 << 20
 #: What a message costs in a commit besides its own bytes, and what it costs in each queue.
 _MESSAGE_BYTES = 200
 _ENTRY_BYTES = 36
-PEEK_MAX = 10_000
 #: An answer holds messages until it is so large.
 ANSWER_BYTES = 128 << 20
 #: Failed messages are listed so many at a time, until they are so large together.
@@ -362,13 +357,12 @@ class Queues:
         if count < 0:
             raise InvalidError(f"count {count} is negative")
 
-        async def query(view: Shown) -> Entries:
-            state = await load_queue(view, name)
-            return await next_entries(view, state, min(count, PEEK_MAX))
-
-        entries = await self._committer.read(query)
-        fields = list(zip(*_columns(entries, _AVAILABLE), strict=True))
-        return (await self._messages(entries, fields))[0]
+        (peeked,) = await self._committer.submit(peek_step(name, count))
+        while peeked.more:
+            await self._committer.submit(clear_step(name))
+            (peeked,) = await self._committer.submit(peek_step(name, count))
+        fields = list(zip(*_columns(peeked.entries, _AVAILABLE), strict=True))
+        return (await self._messages(peeked.entries, fields))[0]
 
     # -- settling
 

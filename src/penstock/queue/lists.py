@@ -1,7 +1,6 @@
 """Lists of a queue: failed and done messages, attempts; and sending failed ones round again.
 
-Contract     `list_page` gives one page after the other, oldest first; `next_entries` what would be
-             claimed next, without claiming it. `redrive_step` makes failed
+Contract     `list_page` gives one page after the other, oldest first. `redrive_step` makes failed
              messages available again, with no attempts on their account; their history stays. Those
              whose retention is over are skipped, and counted.
 """
@@ -15,7 +14,7 @@ import numpy as np
 
 from penstock.codec.attempts import Attempt, decode_attempts
 from penstock.codec.keys import attempts_key
-from penstock.codec.queueoperation import FORMS, PageKind, join
+from penstock.codec.queueoperation import FORMS, PageKind
 from penstock.codec.queuestate import AVAILABLE, HISTORY, Entries
 from penstock.codec.scalars import U64_MAX
 from penstock.errors import CorruptError
@@ -47,23 +46,6 @@ _EVER_MASK = (1 << _EVER_BITS) - 1
 
 def _cursor(page: int, left: int = _ALL_LEFT, ever: int = 0) -> int:
     return (page << _LEFT_BITS | left) << _EVER_BITS | ever & _EVER_MASK
-
-
-async def next_entries(view: View, state: QueueState, count: int) -> Entries:
-    """Available messages in the order in which they are claimed."""
-    lines = state.lines[PageKind.AVAILABLE].here()
-    parts: list[Entries] = []
-    for line in lines[lines["first_visible_ms"] <= view.now_ms]:
-        if count <= 0:
-            break
-        number, priority = int(line["page"]), int(line["priority"])
-        page = await load_page(view, state, PageKind.AVAILABLE, number, priority)
-        entries = page.entries
-        seen = entries[: np.searchsorted(entries["visible_at_ms"], view.now_ms, "right")]
-        living = seen[seen["retention_deadline_ms"] >= view.now_ms][:count]
-        parts.append(living)
-        count -= len(living)
-    return join(AVAILABLE, parts)
 
 
 class Listed(msgspec.Struct, frozen=True, eq=False):

@@ -12,7 +12,6 @@ from penstock.codec.keys import KeyType
 from penstock.errors import UnavailableError
 from penstock.queue import message
 from penstock.queue.item import Item
-from penstock.queue.lists import next_entries
 from unit.queue.test_reclaim import Q, World
 from unit.queue.test_requests import settle
 
@@ -74,13 +73,13 @@ async def test_claims_of_a_backlog_wait_for_the_first_messages_only(
     monkeypatch: pytest.MonkeyPatch, batch: int
 ) -> None:
     world = await cold_world(batch)
-    looks, begun, real = Looks(world, monkeypatch), [0], next_entries
+    looks, begun, real = Looks(world, monkeypatch), [0], queueahead._next
 
     async def counted(*args: Any) -> Any:
         begun[0] += 1
         return await real(*args)
 
-    monkeypatch.setattr(queueahead, "next_entries", counted)
+    monkeypatch.setattr(queueahead, "_next", counted)
     assert await claim_all(world, 10) == [b"m%d" % i for i in range(COUNT)]
     assert 1 <= begun[0] <= 3  # of 60 claims
     assert 0 < looks.claims <= 6

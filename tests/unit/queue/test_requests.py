@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from penstock.broker.pagekeeping import flush_queue
 from penstock.broker.queuekeeping import GRACE_MS
+from penstock.codec.queueoperation import PageKind
 from penstock.errors import CorruptError, InvalidError, NotFoundError, UnavailableError
 from penstock.queue.allqueues import ALL_QUEUES
 from penstock.queue.item import Item
-from penstock.queue.state import queue_name
+from penstock.queue.state import load_queue, page_row_key, page_state_key, queue_name
 from penstock.queue.taken import RECLAIM_MS
+from unit.queue.driver import small_pages
 from unit.queue.test_reclaim import Q, World
 
 LARGE = b"x" * ((1 << 20) + 1)
@@ -298,3 +301,48 @@ async def test_headers_that_a_consumer_was_given_are_its_own(world: World) -> No
     world.broker.queues.reopened()  # what memory knew is gone: as it is stored
     await queues.release(Q, [message.receipt for message in again])
     assert [m.headers for m in await queues.claim(Q, 3)] == [{"hop": "1"}, {}, {}]
+
+
+async def test_a_peek_shows_each_message_once_whatever_is_committed_beside_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it reads one page, another one is cut: what moves is not where its line said."""
+    small_pages(monkeypatch)
+    queues, committer = world.broker.queues, world.broker.committer
+    ids = await queues.publish([Item(b"x", headers={"priority": "1"})])
+    ids += await queues.publish([Item(b"x")] * 4)
+    await flush_queue(committer, Q)
+    state = await committer.read(lambda view: load_queue(view, Q))
+    for number in (1, 2):
+        committer.states.put(page_state_key(state.id, PageKind.AVAILABLE, number), None)
+    first = page_row_key(state.queue_id, PageKind.AVAILABLE, 1, 1)
+    get = world.store.get
+    begun: list[asyncio.Task[list[int]]] = []
+
+    async def busy(key: bytes) -> Any:
+        if key == first and not begun:
+            earlier = [Item(b"y", visible_at_ms=0)] * 5
+            begun.append(asyncio.create_task(queues.publish(earlier)))
+            await settle()
+        return await get(key)
+
+    monkeypatch.setattr(world.store, "get", busy)
+    found = [message.id for message in await queues.peek(Q, 100)]
+    assert len(begun) == 1
+    published = await begun[0]
+    assert found in (ids, [ids[0], *published, *ids[1:]])
+    assert [m.id for m in await queues.peek(Q, 100)] == [ids[0], *published, *ids[1:]]
+
+
+async def test_a_peek_goes_on_behind_pages_of_nothing_but_expired_messages(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small_pages(monkeypatch)
+    monkeypatch.setattr("penstock.queue.peek.PEEK_PAGES", 2)
+    queues = world.broker.queues
+    await queues.publish([Item(b"x", retention_s=1)] * 40)
+    (last,) = await queues.publish([Item(b"y")])
+    world.clock.pass_ms(1001)
+    assert [message.id for message in await queues.peek(Q, 100)] == [last]
+    await queues.claim(Q, 1)
+    assert await queues.peek(Q, 100) == []
