@@ -61,7 +61,7 @@ class Ahead:
             self._task.cancel()
 
 
-async def _next(view: View, state: QueueState, count: int) -> Entries:
+async def _next(view: Shown, state: QueueState, count: int) -> Entries:
     """About those that are claimed next. Commits go on beside this, so some may be missing and some
     come twice; who must know them takes a step (queue/peek.py)."""
     lines = state.lines[PageKind.AVAILABLE].here()

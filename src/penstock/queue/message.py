@@ -48,6 +48,7 @@ AHEAD_BYTES = 128 << 10
 LOOKS_MAX = 8
 LOOK_COUNT = 4096
 LOOK_BYTES = 1 << 20
+#: What a message, or a record, costs in memory besides its bytes: objects and their places.
 _OVERHEAD = 400
 
 
@@ -163,6 +164,7 @@ class Payloads:
         return (first, record) if number - first < _count(record) else None
 
     def keep(self, first: int, record: Payload, size: int) -> None:
+        size += _OVERHEAD
         if first in self._records or size > self._bytes_max // 4:
             return
         self._records[first] = record, size

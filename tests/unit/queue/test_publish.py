@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import pytest
 
 from penstock.codec.keys import KeyType, payload_key, prefix
@@ -241,6 +243,22 @@ async def test_fresh_messages_are_found_by_offset_and_id_until_they_are_too_many
     large = Item(b"", headers={"a": "x" * 2000})
     fresh.add(Published([11], [0], 4, 6), PreparedBatch([large]))
     assert fresh.find([11], [4]) == [None], "headers count too"
+
+
+@pytest.mark.parametrize("size", [10, 5000])
+def test_payloads_in_memory_keep_to_their_bound_however_small_they_are(size: int) -> None:
+    """What holds a payload of ten bytes takes forty times as much."""
+    tracemalloc.start()
+    try:
+        payloads = Payloads(bytes_max=1 << 20)
+        before, _ = tracemalloc.get_traced_memory()
+        for number in range(10_000):
+            payloads.keep(number, BytesPayload(bytes([number % 251]) * size), size)
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert payloads.find(9_999) is not None
+    assert 1 << 19 < after - before < 3 << 19
 
 
 async def test_an_empty_batch_stores_nothing() -> None:
