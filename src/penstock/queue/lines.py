@@ -116,6 +116,17 @@ class Lines(msgspec.Struct, frozen=True, eq=False):
         i = self.at((page,))
         return bool(self.parts) and bool((self.part(i)["page"] == np.uint64(page)).any())
 
+    def tells_of(self, page: Page) -> bool:
+        """Whether the line of this page says how many entries it has: none, where it has no line.
+        Who looks for an available page has its line."""
+        if page.kind is PageKind.AVAILABLE and not len(page.entries):
+            return False
+        told: Entries = np.zeros(0, np.uint32)
+        if self.parts:
+            lines = self.part(self.at(key_of(page)))
+            told = lines["count"][lines["page"] == np.uint64(page.number)]
+        return int(told.sum()) == len(page.entries)
+
     def last_of(self, priority: int) -> np.void | None:
         """The last line of this priority, if there is one; of available pages."""
         if not self.parts:

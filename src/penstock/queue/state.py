@@ -11,7 +11,7 @@ Invariants   Q3  a line says what its page holds                                
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import msgspec
 import numpy as np
@@ -322,9 +322,15 @@ async def _stored_page(view: View, identifier: bytes, delta: Delta) -> Page:
 
 
 async def load_page(
-    view: View, state: QueueState, kind: PageKind, number: int, priority: int = 0
+    view: View,
+    state: QueueState,
+    kind: PageKind,
+    number: int,
+    priority: int = 0,
+    check: Callable[[Page], None] | None = None,
 ) -> Page:
-    """For `load`: a page with everything that was committed, and what this tick did."""
+    """For `load`: a page with everything that was committed, and what this tick did. `check` raises
+    for one from the store that memory must not keep."""
     key = page_state_key(state.id, kind, number)
     page: Page | None = view.state(key)
     if page is not None:
@@ -341,6 +347,8 @@ async def load_page(
             page = msgspec.structs.replace(page, sequence=operation.sequence)
     if page is not stored:
         page = in_claim_order(page)
+    if check is not None:
+        check(page)
     view.keep(key, page)
     return page
 
@@ -397,13 +405,23 @@ class Change:
     async def page(self, kind: PageKind, number: int, priority: int = 0) -> Page:
         place = (kind, number)
         if place not in self._pages:
-            page = await load_page(self._view, self.before, kind, number, priority)
             if kind in LISTS:
                 self._lines[kind] = await _with_sheet(
                     self._view, self.before, self._lines[kind], number
                 )
+            page = await load_page(self._view, self.before, kind, number, priority, self._check)
+            if not len(page.entries):
+                self._check(page)  # reads keep pages too, and check none
             self._pages[place] = self._lined[place] = page
         return self._pages[place]
+
+    def _check(self, page: Page) -> None:
+        """Of a page that this has not changed: its row may be lost, or an older one."""
+        if not self._lines[page.kind].tells_of(page):
+            raise CorruptError(
+                f"queue {self.before.name!r}: page {page.number} of {page.kind.name.lower()}"
+                f" messages has {len(page.entries)} of them, and not as many as were there"
+            )
 
     async def sheet(self, kind: PageKind, i: int) -> Entries:
         """The lines of one sheet."""

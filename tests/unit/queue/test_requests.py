@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
 
 from penstock.broker.pagekeeping import flush_queue
 from penstock.broker.queuekeeping import GRACE_MS
+from penstock.broker.queues import Queues
 from penstock.codec.queueoperation import PageKind
 from penstock.errors import CorruptError, InvalidError, NotFoundError, UnavailableError
+from penstock.log.decision import Decision, Step
 from penstock.queue.allqueues import ALL_QUEUES
 from penstock.queue.item import Item
 from penstock.queue.state import load_queue, page_row_key, page_state_key, queue_name
@@ -346,3 +349,57 @@ async def test_a_peek_goes_on_behind_pages_of_nothing_but_expired_messages(
     assert [message.id for message in await queues.peek(Q, 100)] == [last]
     await queues.claim(Q, 1)
     assert await queues.peek(Q, 100) == []
+
+
+LOST: list[tuple[PageKind, Callable[[Queues, str], Awaitable[Any]]]] = [
+    (PageKind.AVAILABLE, lambda queues, receipt: queues.claim(Q, 1)),
+    (PageKind.AVAILABLE, lambda queues, receipt: queues.peek(Q, 1)),
+    (PageKind.AVAILABLE, lambda queues, receipt: queues.purge(Q)),
+    (PageKind.IN_FLIGHT, lambda queues, receipt: queues.ack(Q, [receipt])),
+    (PageKind.IN_FLIGHT, lambda queues, receipt: queues.delete(Q)),
+    (PageKind.DONE, lambda queues, receipt: queues.ack(Q, [receipt])),
+    (PageKind.FAILED, lambda queues, receipt: queues.redrive(Q)),
+    (PageKind.FAILED, lambda queues, receipt: queues.purge(Q, failed=True)),
+]
+
+
+@pytest.mark.parametrize("listed", [False, True])
+@pytest.mark.parametrize("older", [False, True])
+@pytest.mark.parametrize(("kind", "ask"), LOST)
+async def test_a_page_whose_row_is_lost_or_an_older_one_is_damage(
+    world: World,
+    kind: PageKind,
+    ask: Callable[[Queues, str], Awaitable[Any]],
+    older: bool,
+    listed: bool,
+) -> None:
+    """Its line says how many messages it has. Not that there are none, nor an error of no kind, nor
+    a request that never ends; and not only the first time."""
+    queues, committer = world.broker.queues, world.broker.committer
+
+    async def row() -> tuple[bytes, bytes | None]:
+        await flush_queue(committer, Q)
+        state = await committer.read(lambda view: load_queue(view, Q))
+        available = kind is PageKind.AVAILABLE
+        key = page_row_key(state.queue_id, kind, int(available), 128 if available else 0)
+        return key, await world.store.get(key)
+
+    await queues.alter(Q, max_attempts=1)
+    for part in range(2):
+        await queues.publish([Item(b"x")] * 8)
+        done, failed, held = await queues.claim(Q, 3)
+        await queues.ack(Q, [done.receipt])
+        await queues.fail(Q, [failed.receipt])
+        key, value = await row()
+        if not part:
+            before = value
+    assert value not in (None, before)
+    put = {key: before if older else None}
+    await committer.submit(Step(lambda view, now: Decision(writes=put)))
+    committer.states.clear()
+    if listed and not older:
+        await queues.failed(Q)
+        await queues.done(Q)
+    for _ in range(2):
+        with pytest.raises(CorruptError, match=f"page . of {kind.name.lower()} messages"):
+            await asyncio.wait_for(ask(queues, held.receipt), 10)
