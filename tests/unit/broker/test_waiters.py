@@ -41,7 +41,27 @@ async def test_readers_that_gave_up_are_forgotten() -> None:
         reader.cancel()
     await asyncio.wait(others)
     assert len(waiters) == 1
-    assert len(waiters._heaps[KEY]) < 200
+    assert len(waiters._heaps[KEY].items) < 200
     waiters.wake_all()
     await stays
     assert not waiters._heaps
+
+
+async def test_readers_that_give_up_one_by_one_do_not_pile_up_behind_one_that_waits() -> None:
+    """Whatever else waited before: how far the count of all waits is must not decide."""
+    for before in range(0, 1000, 97):
+        waiters = Waiters()
+        for _ in range(before):
+            other = asyncio.create_task(waiters.wait(("log", 2), 0))
+            await asyncio.sleep(0)
+            other.cancel()
+        stays = waiting(waiters, 0)
+        for _ in range(1000):
+            gives_up = waiting(waiters, 0)
+            await asyncio.sleep(0)
+            gives_up.cancel()
+            await asyncio.wait([gives_up])
+            assert len(waiters._heaps[KEY].items) < 200
+        waiters.grown(KEY, 1)
+        await stays
+        assert not waiters._heaps.get(KEY)
