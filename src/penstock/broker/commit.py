@@ -259,7 +259,7 @@ class Committer:
             if self._finished is not None:
                 raise self._finished from None
             # The handle cannot read any more: only another one can.
-            self._lose(store, error)
+            self._lose(store, UnavailableError(str(error)))  # nobody else asked for what is damaged
             raise _told(error) from error
         return result
 

@@ -652,6 +652,33 @@ async def test_a_handle_whose_engine_ended_is_replaced_whoever_finds_it_so(
     assert await shown_count(world) == 1
 
 
+async def test_who_waits_while_a_read_ends_the_handle_hears_that_nothing_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the engine ended over is the read's business, not that of a write behind it."""
+    world = await make_world()
+    await world.committer.submit(add(1))
+    stall = Stall()
+    world.faults.next("commit", Fault(before=[stall]))
+    in_flight = asyncio.create_task(world.committer.submit(add(5)))
+    await stall.reached.wait()
+    behind = asyncio.create_task(world.committer.submit(add(7)))
+    await world.settle()
+
+    async def ended(view: Shown) -> None:
+        raise StoppedError("panicked")
+
+    with pytest.raises(CorruptError):
+        await world.committer.read(ended)
+    with pytest.raises(UnavailableError, match="panicked"):
+        await behind
+    stall.release()
+    with pytest.raises(UnavailableError):
+        await in_flight
+    await world.settle()
+    assert await world.committer.submit(add(1)) == [2]
+
+
 async def test_openings_that_help_nothing_come_less_and_less_often(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
