@@ -369,9 +369,9 @@ class FolderStore:
 
     async def _collect_often(self) -> None:
         while True:
-            await self._clock.sleep(COLLECT_SECONDS)
             with contextlib.suppress(OSError, PenstockError):
                 await self._collect()
+            await self._clock.sleep(COLLECT_SECONDS)
 
     async def _collect(self) -> None:
         """Not when overtaken: what is trusted is our successor's business."""
@@ -383,6 +383,10 @@ class FolderStore:
             self._collector.look(trusted, pinned)
 
         await self._thread.run(look)
+
+    def _hand_over(self) -> None:
+        with contextlib.suppress(OSError):  # then what we wrote stays
+            self._collector.hand_over(sync=self._sync)
 
     # -- checkpoints
 
@@ -433,6 +437,7 @@ class FolderStore:
                     await self._keeper
                 await self._rows.close(wal=False)
                 await self._thread.run(self._watch_once)
+                await self._thread.run(self._hand_over)
                 await self._thread.run(partial(self._journal.close, self._head.n, self._head.hash))
         except (OSError, TimeoutError, PenstockError):
             # Fenced, or the disk is full or gone: everything acknowledged is in the journal.

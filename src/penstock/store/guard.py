@@ -41,7 +41,7 @@ import contextlib
 import re
 import struct
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import xxhash
@@ -55,12 +55,17 @@ _MAGIC = b"PENSTKM1"
 _ENTRY = struct.Struct("<QQ")
 _CHECKSUM = struct.Struct("<Q")
 _LIST = re.compile(r"(\d+)\.manifests")
+_FLOORS_MAGIC = b"PENSTKF1"
+_FLOORS = struct.Struct("<QQ")
+_FLOORS_FILE = re.compile(r"(\d+)\.floors")
 _COLLECTED = ("manifest", "compactions")
 #: A minute, at one look in ten seconds; the engine's parts look for news at least every 15.
 COLLECT_LOOKS = 6
 #: What an opening found stays, and so much of what it wrote: who was overtaken may have written one
 #: more list of compactions until our compactor fenced his.
 FLOOR_SPARE = 8
+#: So much of what an engine that was closed has left stays: somebody may be about to read it.
+FOUND_SPARE = 64
 
 
 def check(folder: Path) -> None:
@@ -154,30 +159,69 @@ def trusted(folder: Path) -> int:
     return max(_read(folder), default=0)
 
 
-class Collector:
-    """Of one opening, made when its engine has opened."""
+def newest(folder: Path) -> dict[str, int]:
+    """Of each kind that is collected, the highest number; 0: there is none."""
+    return {kind: _newest_number(folder / "store" / kind) or 0 for kind in _COLLECTED}
 
-    def __init__(self, folder: Path) -> None:
+
+class Collector:
+    """Of one opening, made when its engine has opened. `found`: the newest before that."""
+
+    def __init__(self, folder: Path, epoch: int, found: Mapping[str, int]) -> None:
         self._folder = folder
-        self._floors = {kind: self._newest(kind) + FLOOR_SPARE for kind in _COLLECTED}
+        self._epoch = epoch
+        self._floors = _read_floors(folder, epoch - 1) or {
+            kind: number + FLOOR_SPARE for kind, number in newest(folder).items()
+        }
+        #: No part of our engine knows of what is below.
+        self._found = {kind: number - FOUND_SPARE for kind, number in found.items()}
         #: What was the newest at the last looks, oldest first.
         self._looks: deque[dict[str, int]] = deque(maxlen=COLLECT_LOOKS)
-
-    def _newest(self, kind: str) -> int:
-        return _newest_number(self._folder / "store" / kind) or 0
 
     def look(self, trusted: int, pinned: Collection[int]) -> None:
         """Remove what is due. `pinned`: the manifests that checkpoints refer to, listed before; by
         the trusted manifest, too: going back brings back what was dropped since."""
-        if len(self._looks) == COLLECT_LOOKS:
-            for kind, end in self._looks[0].items():
-                below = min(end, trusted) if kind == "manifest" else end
-                kept = pinned if kind == "manifest" else ()
-                for path in (self._folder / "store" / kind).glob(f"*.{kind}"):
-                    number = int(path.stem) if path.stem.isdecimal() else 0
-                    if self._floors[kind] < number < below and number not in kept:
-                        path.unlink(missing_ok=True)
-        self._looks.append({kind: self._newest(kind) for kind in _COLLECTED})
+        due = self._looks[0] if len(self._looks) == COLLECT_LOOKS else self._found
+        for kind, floor in self._floors.items():
+            end = max(due[kind], self._found[kind])
+            below = min(end, trusted) if kind == "manifest" else end
+            if below <= floor + 1:
+                continue
+            kept = pinned if kind == "manifest" else ()
+            for path in (self._folder / "store" / kind).glob(f"*.{kind}"):
+                number = int(path.stem) if path.stem.isdecimal() else 0
+                if floor < number < below and number not in kept:
+                    path.unlink(missing_ok=True)
+        self._looks.append(newest(self._folder))
+
+    def hand_over(self, *, sync: bool) -> None:
+        """The engine was closed: who opens next may collect what it wrote."""
+        raw = _FLOORS_MAGIC + _FLOORS.pack(*(self._floors[kind] for kind in _COLLECTED))
+        checksum = _CHECKSUM.pack(xxhash.xxh3_64_intdigest(raw))
+        replace_file(_floors_path(self._folder, self._epoch), raw + checksum, sync=sync)
+        for (older,) in numbers(self._folder / "journal", _FLOORS_FILE):
+            if older < self._epoch:
+                _floors_path(self._folder, older).unlink(missing_ok=True)
+
+
+def _floors_path(folder: Path, epoch: int) -> Path:
+    return folder / "journal" / f"{epoch}.floors"
+
+
+def _read_floors(folder: Path, epoch: int) -> dict[str, int] | None:
+    """None: nobody knows that the engine of this epoch was closed. A damaged file is as none."""
+    try:
+        data = _floors_path(folder, epoch).read_bytes()
+    except FileNotFoundError:
+        return None
+    raw, checksum = data[: -_CHECKSUM.size], data[-_CHECKSUM.size :]
+    if (
+        len(raw) != len(_FLOORS_MAGIC) + _FLOORS.size
+        or not raw.startswith(_FLOORS_MAGIC)
+        or _CHECKSUM.unpack(checksum)[0] != xxhash.xxh3_64_intdigest(raw)
+    ):
+        return None
+    return dict(zip(_COLLECTED, _FLOORS.unpack_from(raw, len(_FLOORS_MAGIC)), strict=True))
 
 
 def _list_path(folder: Path, epoch: int) -> Path:

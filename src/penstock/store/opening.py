@@ -37,6 +37,15 @@ R = TypeVar("R")
 #: Replay hands SlateDB batches of about this size.
 REPLAY_BYTES = 4 << 20
 
+_FENCES = "garbage_collector_options.wal_fence_options"
+#: SlateDB's log is off, yet each opening puts an empty object there, for fencing. Nobody needs
+#: those, as manifests and our epochs fence; they would stay for good.
+FENCES: dict[str, Any] = {
+    f"{_FENCES}.dry_run": False,
+    f"{_FENCES}.interval": "10s",
+    f"{_FENCES}.min_age": "300s",
+}
+
 
 class Opening:
     def __init__(self, folder: Path, *, clock: Clock, sync: bool) -> None:
@@ -72,12 +81,13 @@ class Opening:
         except BaseException:
             place.release()
             raise
+        found = await self._step(partial(guard.newest, folder))
         self.rows = rows = await SlateRows.open(
             place, _settings(slow_sync=not self.synced), durable_only=False
         )
         await _check_epoch(rows, fenced)
         # The engine has written its first manifest: whoever was overtaken meets that one.
-        self.collector = await self._step(partial(guard.Collector, folder))
+        self.collector = await self._step(partial(guard.Collector, folder, epoch.number, found))
         await require_in_folder(folder / "store", rows.tables, run=self._step)
         stored = await _stored_head(rows)
         self.recovered = await self._step(partial(recover, folder / "journal", stored))
@@ -188,13 +198,14 @@ def _prepare_folder(folder: Path, *, sync: bool) -> bool:
 
 def _settings(*, slow_sync: bool) -> Any:
     """SlateDB's settings for a folder; with syncfs, garbage must outlive the pause between two."""
+    layers = COMMON, {"wal_enabled": False}, FENCES
     if not slow_sync:
-        return make_settings(COMMON, {"wal_enabled": False})
+        return make_settings(*layers)
     ages = {
         f"garbage_collector_options.{kind}_options.min_age": "60s"
         for kind in ("compacted", "compactions", "manifest")
     }
-    return make_settings(COMMON, {"wal_enabled": False}, ages)
+    return make_settings(*layers, ages)
 
 
 async def _check_epoch(rows: SlateRows, fenced: int) -> None:

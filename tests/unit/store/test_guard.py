@@ -359,6 +359,50 @@ async def test_manifests_that_nobody_needs_are_collected_after_some_looks(
     await again.close()
 
 
+async def test_what_a_closed_engine_left_is_collected_by_the_next_opening(tmp_path: Path) -> None:
+    """Openings shorter than a minute left a few files each, for good."""
+    first: list[int] = []
+    for _ in range(4):
+        store = await FolderStore.open(tmp_path, clock=SystemClock())
+        first = first or manifests(tmp_path)
+        await flushed(store, 40)
+        await store._thread.run(store._watch_once)
+        await store._collect()
+        await store.close()
+        for kind in ("manifest", "compactions"):
+            pins = 40  # the compactor's own, for a quarter of an hour
+            assert len(names(tmp_path, kind)) < 2 * guard.FOUND_SPARE + 40 + pins
+    assert set(first) <= set(manifests(tmp_path)), "who was overtaken before may know these"
+    assert len(list(tmp_path.glob("journal/*.floors"))) == 1
+    store = await FolderStore.open(tmp_path, clock=SystemClock())
+    await assert_rows(store, 160)
+    await store.close()
+
+
+@pytest.mark.parametrize("how", ["killed", "damaged", "closed"])
+async def test_only_a_closed_engine_hands_its_numbers_over(tmp_path: Path, how: str) -> None:
+    async def opened() -> FolderStore:
+        return await FolderStore.open(tmp_path, clock=SystemClock())
+
+    await (await opened()).close()
+    store = await opened()
+    await flushed(store, 100)
+    await store._thread.run(store._watch_once)
+    if how == "killed":  # its engine may run on, for all that the next one can know
+        await store.abandon()
+    else:
+        await store.close()
+    if how == "damaged":
+        (path,) = tmp_path.glob("journal/*.floors")
+        path.write_bytes(path.read_bytes()[:-1] + b"?")
+    left = manifests(tmp_path)
+    again = await opened()
+    await again._collect()
+    assert (set(left) <= set(manifests(tmp_path))) == (how != "closed")
+    await assert_rows(again, 100)
+    await again.close()
+
+
 async def test_without_synchronous_folders_the_trusted_manifest_is_not_collected(
     openings: Openings,
 ) -> None:
