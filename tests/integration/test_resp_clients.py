@@ -24,7 +24,7 @@ import redis.asyncio
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from integration.resp_server import RespServer
+from integration.resp_server import RespServer, frame
 
 #: Stock redis-py asks eleven times, with pauses.
 ONCE = Retry(NoBackoff(), 0)
@@ -207,6 +207,25 @@ def test_a_password_is_asked_for(protocol: int) -> None:
             assert wire.ask(b"PING") == b"-NOAUTH Authentication required."
             wire.send(b"*11\r\n")
             assert wire.line() == b"-ERR Protocol error: unauthenticated multibulk length"
+
+
+@pytest.mark.parametrize("words", [b"AUTH secret", b"HELLO 2 AUTH default secret"])
+def test_a_password_counts_for_what_came_with_it(words: bytes) -> None:
+    """As redis-benchmark sends it: more than a stranger may, behind the password, in one piece."""
+    write = frame(b"TWRITE", b"s", b"t", b"x" * 20_000)
+    many = frame(b"TWRITE", b"s", b"ENTRIES", *[b"", b"x"] * 600)
+    with RespServer(password="secret") as served:
+        with served.connect() as wire:
+            wire.send(frame(b"PING") + frame(*words.split()) + write + many + frame(b"TLEN", b"s"))
+            assert wire.line() == b"-NOAUTH Authentication required."
+            while not (line := wire.line()).startswith((b":0", b"-")):
+                pass
+            assert line == b":0"
+            assert [wire.line() for _ in range(4)] == [b"*2", b":1", b":600", b":601"]
+        with served.connect() as wire:
+            wire.send(frame(b"AUTH", b"wrong") + write + frame(b"PING"))
+            assert wire.line().startswith(b"-WRONGPASS")
+            assert wire.rest() == b"-ERR Protocol error: unauthenticated bulk length\r\n"
 
 
 def test_auth_without_a_password_is_answered_as_redis_does(served: RespServer) -> None:

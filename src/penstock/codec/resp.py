@@ -40,6 +40,9 @@ class Limits(msgspec.Struct, frozen=True):
 #: What a connection may send before it has given the password; as in Redis.
 STRANGER = Limits(arguments=10, bulk_bytes=16 << 10, frame_bytes=192 << 10)
 
+#: What is kept of a request that only a stranger may not send, until it is known who sends it.
+_REFUSED_BYTES = 1 << 20
+
 #: A header line is a sign and a number; twenty digits are more than any limit allows.
 _HEADER_MAX = 32
 #: From here on hiredis. So many arguments are at least 1200 bytes, and after 1024 it tells exactly
@@ -59,6 +62,14 @@ _OVERLAP = 24
 
 class _BrokenError(Exception):
     """The bytes are no request."""
+
+
+class _StrangerError(_BrokenError):
+    """They may be one, of somebody who gave the password."""
+
+    def __init__(self, message: str, rest: bytes) -> None:
+        super().__init__(message)
+        self.rest = rest  # from the header on that said so
 
 
 class _Bulky:
@@ -148,7 +159,9 @@ def _one_request(data: bytes, limits: Limits) -> list[bytes] | None:
 class Parser:
     """Bytes in, requests out."""
 
-    __slots__ = ("_arguments", "_bulky", "_held", "_left", "_need", "_size", "error", "limits")
+    __slots__ = (
+        "_arguments", "_bulky", "_held", "_left", "_need", "_refused", "_size", "error", "limits",
+    )  # fmt: skip
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits  # may be replaced between two requests
@@ -160,11 +173,14 @@ class Parser:
         self._left = 0  # how many of them are missing
         self._size = 0  # bytes of that request so far
         self._bulky: _Bulky | None = None
+        self._refused: bytes | None = None  # what the limits of a stranger made an error
 
     @property
     def held_bytes(self) -> int:
         """About what the unfinished request costs."""
         held = 0 if self._held is None else len(self._held)
+        if self._refused is not None:
+            held += len(self._refused)
         if self._bulky is not None:
             held += 2 * self._bulky.size
         if self._arguments is not None:
@@ -174,6 +190,8 @@ class Parser:
     def feed(self, data: bytes) -> list[list[bytes]]:
         found: list[list[bytes]] = []
         if self.error is not None:
+            if self._refused is not None:
+                self._refuse(self._refused + data)
             return found
         if self._held is None and self._arguments is None and self._bulky is None:
             whole = _one_request(data, self.limits)
@@ -182,10 +200,28 @@ class Parser:
                 return found
         try:
             self._feed(data, found)
+        except _StrangerError as error:
+            self.error = str(error)
+            self._refuse(error.rest)
         except _BrokenError as error:
             self.error = str(error)
             self._held = self._arguments = self._bulky = None
         return found
+
+    def admit(self, limits: Limits) -> list[list[bytes]]:
+        """The password was given. -> the requests behind it that a stranger may not send"""
+        self.limits = limits
+        if self._refused is None:
+            return []
+        rest, self._refused, self.error = self._refused, None, None
+        return self.feed(rest)
+
+    def _refuse(self, rest: bytes) -> None:
+        """The password may be among the requests in front; who gave it has only that much."""
+        if len(rest) <= _REFUSED_BYTES:
+            self._refused = rest
+        else:
+            self._refused = self._arguments = None
 
     def _feed(self, data: bytes, found: list[list[bytes]]) -> None:
         if self._held is not None:
@@ -241,8 +277,9 @@ class Parser:
             return self._hold(data, at, len(data) - at + 1)
         count = _number(data[at + 1 : end])
         if count is None or count > self.limits.arguments:
-            unknown = self.limits is STRANGER and count is not None
-            raise _BrokenError(f"{'unauthenticated' if unknown else 'invalid'} multibulk length")
+            if self.limits is STRANGER and count is not None:
+                raise _StrangerError("unauthenticated multibulk length", data[at:])
+            raise _BrokenError("invalid multibulk length")
         if count <= 0:
             return end + 2  # Redis skips them without a word
         if count >= _BULKY_ARGUMENTS:
@@ -291,8 +328,10 @@ class Parser:
             digits = data[at + 1 : end]
             length = int(digits) if digits.isdigit() else -1
             if not 0 <= length <= limits.bulk_bytes:
-                unknown = limits is STRANGER and length >= 0
-                raise _BrokenError(f"{'unauthenticated' if unknown else 'invalid'} bulk length")
+                if limits is STRANGER and length >= 0:
+                    self._left, self._size = left, size
+                    raise _StrangerError("unauthenticated bulk length", data[at:])
+                raise _BrokenError("invalid bulk length")
             size += end - at + 4 + length
             if size > limits.frame_bytes:
                 raise _BrokenError("too big request")

@@ -208,6 +208,36 @@ def test_a_stranger_may_send_little() -> None:
     assert parse(frame(b"a" * 16385), limits=STRANGER)[1] == "unauthenticated bulk length"
 
 
+@pytest.mark.parametrize("size", [1, 7, 10_000, 1 << 20])
+def test_what_only_a_stranger_may_not_send_goes_on_once_he_is_none(size: int) -> None:
+    requests = [[b"PING"], [b"a"] * 3 + [b"b" * 16385, b"c"], [b"d"] * 11, [b"e"] * 500, [b"f"]]
+    raw = b"".join(frame(*words) for words in requests)
+    for admitted in (0, 1, 5000):  # so much of the error's rest is there by then
+        parser = Parser(STRANGER)
+        found: list[list[bytes]] = []
+        missing = admitted
+        for at in range(0, len(raw), size):
+            found += parser.feed(raw[at : at + size])
+            if parser.error is not None:
+                missing -= size
+                if missing <= 0:
+                    assert parser.error == "unauthenticated bulk length"
+                    assert parser.held_bytes > 0
+                    found += parser.admit(Limits())
+        assert parser.error is None
+        assert found == requests
+        assert parser.held_bytes == 0
+
+
+def test_what_a_stranger_may_not_send_is_kept_for_him_up_to_a_bound() -> None:
+    parser = Parser(STRANGER)
+    for _ in range(100):
+        parser.feed(frame(b"x" * 20_000))
+    assert parser.held_bytes == 0
+    assert parser.admit(Limits()) == []
+    assert parser.error == "unauthenticated bulk length"
+
+
 def test_what_is_held_is_told() -> None:
     parser = Parser(Limits())
     assert parser.held_bytes == 0

@@ -148,7 +148,13 @@ class Connection(asyncio.Protocol):
 
     def authenticate(self) -> None:
         self.authenticated = True
-        self._parser.limits = self.server.limits.request
+        # In a pipeline the password comes with what it allows.
+        behind = self._parser.admit(self.server.limits.request)
+        if behind:
+            assert self._queue is not None, "the password was in it"
+            self._queue.extend(behind)
+        if self._held:
+            self._account()
 
     def forget_authentication(self) -> None:
         self.authenticated = not self.server.password
