@@ -73,6 +73,7 @@ class Opening:
             )
         await self._step(partial(guard.check, folder))
         await self._step(epoch.check)
+        found = await self._step(partial(guard.newest, folder))
         place = Place.folder(folder / "store")
         # Before it is opened: the engine may read a table that was cut, again and again, and then
         # nothing answers in time. And once more afterwards, for opening writes a manifest.
@@ -81,7 +82,6 @@ class Opening:
         except BaseException:
             place.release()
             raise
-        found = await self._step(partial(guard.newest, folder))
         self.rows = rows = await SlateRows.open(
             place, _settings(slow_sync=not self.synced), durable_only=False
         )
