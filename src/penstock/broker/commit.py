@@ -63,7 +63,7 @@ Opener = Callable[[int | None], Awaitable[Store]]
 
 
 class Request:
-    __slots__ = ("begun", "reply", "size", "steps")
+    __slots__ = ("begun", "reply", "size", "steps", "waits")
 
     def __init__(
         self, steps: tuple[Step, ...], reply: asyncio.Future[list[Any]], begun: float
@@ -72,6 +72,7 @@ class Request:
         self.reply = reply
         self.begun = begun  # monotonic seconds
         self.size = sum(step.size for step in steps)
+        self.waits = True  # for its tick
 
     def fail(self, error: BaseException) -> None:
         if not self.reply.done():
@@ -276,14 +277,14 @@ class Committer:
 
     def request(self, *steps: Step, begun: float | None = None) -> asyncio.Future[list[Any]]:
         """The same, without waiting: the place in the order is taken at once."""
+        return self.enqueue(*steps, begun=begun).reply
+
+    def enqueue(self, *steps: Step, begun: float | None = None) -> Request:
+        """The same for one that may take in more until its tick decides it: see `enlarge`."""
         self._require_store()
         if self._closing:
             raise InvalidError("the location is being closed", hint="open it again")
-        if len(self._waiting) >= WAITING_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
-            raise UnavailableError(
-                f"{len(self._waiting):,} requests of {self._waiting_bytes:,} bytes are waiting",
-                hint="slow down and retry; nothing was written",
-            )
+        self._require_room(len(self._waiting))
         loop = asyncio.get_running_loop()
         now = self._clock.monotonic()
         if begun is not None and begun < now - self.deadline / 2:
@@ -293,7 +294,21 @@ class Committer:
         self._waiting_bytes += request.size
         if self._drain is None or self._drain.done():
             self._drain = loop.create_task(self._run())
-        return request.reply
+        return request
+
+    def enlarge(self, request: Request, size: int) -> None:
+        """It holds on to so many bytes more. Refused as a request of its own would be."""
+        if request.waits:
+            self._require_room(0)
+            request.size += size
+            self._waiting_bytes += size
+
+    def _require_room(self, waiting: int) -> None:
+        if waiting >= WAITING_MAX or self._waiting_bytes >= WAITING_BYTES_MAX:
+            raise UnavailableError(
+                f"{len(self._waiting):,} requests of {self._waiting_bytes:,} bytes are waiting",
+                hint="slow down and retry; nothing was written",
+            )
 
     @property
     def epoch(self) -> int:
@@ -491,6 +506,7 @@ class Committer:
 
     def _next_waiting(self) -> Request:
         request = self._waiting.popleft()
+        request.waits = False
         self._waiting_bytes -= request.size
         return request
 

@@ -14,7 +14,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
-from penstock.broker.commit import Committer
+from penstock.broker.commit import Committer, Request
 from penstock.codec.node import Body
 from penstock.log.append import append_step
 from penstock.log.batch import NODE_BYTES, NODE_ENTRIES
@@ -24,6 +24,8 @@ from penstock.log.joint import Lone, join_parts
 
 #: What an entry takes of a node besides its bytes.
 _TABLES = 16
+#: What each part takes of memory besides, while it waits: who waits for it, and where it stands.
+PART_BYTES = 512
 
 
 class Joint:
@@ -35,6 +37,7 @@ class Joint:
         self._bytes = 0
         self._entries = 0
         self._decided = False
+        self.request: Request
 
     def takes(self, count: int, size: int) -> bool:
         return (
@@ -51,14 +54,15 @@ class Joint:
         self._entries += count
         self._bytes += size
 
-    def step(self) -> Step:
+    def step(self, size: int) -> Step:
+        """`size`: of its first part."""
         load = append_step(self._name, ()).load
 
         def decide(view: View, now: Now) -> Decision:
             self._decided = True
             return append_step(self._name, [join_parts(self._parts)]).decide(view, now)
 
-        return Step(decide, load, size=NODE_BYTES // 4)
+        return Step(decide, load, size=size)
 
     def answer(self, reply: asyncio.Future[list[Any]]) -> None:
         """Everybody hears of his own part; who gave up does not take the others along."""
@@ -92,11 +96,13 @@ class Joints:
         self, name: LogName, part: Body | Lone, count: int, size: int
     ) -> asyncio.Future[list[range]]:
         joint = self._open.get(name)
-        if joint is None or not joint.takes(count, size):
+        held = size + PART_BYTES
+        if joint is not None and joint.takes(count, size):
+            self._committer.enlarge(joint.request, held)
+        else:
             joint = Joint(name)
-            self._committer.request(joint.step()).add_done_callback(
-                partial(self._answer, name, joint)
-            )
+            joint.request = self._committer.enqueue(joint.step(held))
+            joint.request.reply.add_done_callback(partial(self._answer, name, joint))
             self._open[name] = joint
         writer = asyncio.get_running_loop().create_future()
         joint.add(part, count, size, writer)

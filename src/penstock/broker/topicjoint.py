@@ -15,7 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from penstock.broker.commit import Committer
+from penstock.broker.commit import Committer, Request
+from penstock.broker.joint import PART_BYTES
 from penstock.codec.node import Body
 from penstock.log.batch import NODE_BYTES, NODE_ENTRIES
 from penstock.log.catalogue import LogName
@@ -40,6 +41,7 @@ class PushJoint:
         self._entries = 0
         self._decided = False
         self.bodies: list[Body] = []
+        self.request: Request
 
     def takes(self, push: PreparedPush) -> bool:
         return (
@@ -54,7 +56,8 @@ class PushJoint:
         self._entries += push.count
         self._bytes += push.bodies[0].raw_bytes
 
-    def step(self) -> Step:
+    def step(self, size: int) -> Step:
+        """`size`: of its first part."""
         name, create, slots = self._aim
         steps: list[Step] = []
 
@@ -69,7 +72,7 @@ class PushJoint:
         def decide(view: View, now: Now) -> Decision:
             return steps[0].decide(view, now)
 
-        return Step(decide, load, size=NODE_BYTES // 4)
+        return Step(decide, load, size=size)
 
     def answer(self, reply: asyncio.Future[list[Any]]) -> None:
         """Everybody hears of his own part; who gave up does not take the others along."""
@@ -110,12 +113,14 @@ class PushJoints:
     def push(self, aim: Aim, push: PreparedPush) -> asyncio.Future[range]:
         """One small batch (`may_join`). The place in the order is taken at once."""
         joint = self._open.get(aim)
-        if joint is None or not joint.takes(push):
+        held = push.bodies[0].raw_bytes + PART_BYTES
+        if joint is not None and joint.takes(push):
+            self._committer.enlarge(joint.request, held)
+        else:
             self.close(aim[0])
             joint = PushJoint(aim)
-            self._committer.request(joint.step()).add_done_callback(
-                partial(self._answer, aim, joint)
-            )
+            joint.request = self._committer.enqueue(joint.step(held))
+            joint.request.reply.add_done_callback(partial(self._answer, aim, joint))
             self._open[aim] = joint
         writer = asyncio.get_running_loop().create_future()
         joint.add(push, writer)

@@ -6,6 +6,8 @@ import asyncio
 
 import pytest
 
+from penstock.broker import commit
+from penstock.broker.joint import PART_BYTES
 from penstock.codec.keys import nodes_prefix
 from penstock.codec.node import Body, decode_node, node_value
 from penstock.errors import UnavailableError
@@ -138,4 +140,37 @@ async def test_other_requests_keep_their_place_among_joined_writes(world: Broker
     await first
     offsets = [(await task).start for task in (one, keyed, two, large, three)]
     assert offsets == [0, 1, 2, 3, 4]
+    await broker.close()
+
+
+async def test_small_writes_to_very_many_streams_wait_as_what_they_are(world: BrokerWorld) -> None:
+    """The thousandth was turned away: each stream counted for a quarter of a megabyte."""
+    broker = await world.open()
+    stall = hang_next_commit(world)
+    first = asyncio.create_task(broker.streams.write(T, build_bodies([b"first"])))
+    await stall.reached.wait()
+    waiting = [broker.streams.post(stream_name(f"s{i}"), b"", b"x") for i in range(2000)]
+    stall.release()
+    assert await asyncio.gather(*waiting) == [[range(1)]] * 2000
+    await first
+    await broker.close()
+
+
+async def test_what_joins_others_counts_for_what_waits(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await world.open()
+    stall = hang_next_commit(world)
+    first = asyncio.create_task(broker.streams.write(T, build_bodies([b"first"])))
+    await stall.reached.wait()
+    monkeypatch.setattr(commit, "WAITING_BYTES_MAX", 10 * (PART_BYTES + 1000))
+    waiting = [broker.streams.post(S, b"", b"x" * 1000) for _ in range(10)]
+    for name in (S, T):
+        with pytest.raises(UnavailableError, match="1 requests"):
+            broker.streams.post(name, b"", b"x")
+    stall.release()
+    assert await asyncio.gather(*waiting) == [[range(i, i + 1)] for i in range(10)]
+    await first
+    assert await broker.streams.post(S, b"", b"x") == [range(10, 11)], "there is room again"
+    assert not broker.committer._waiting_bytes
     await broker.close()
