@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 import socket
 import struct
 import threading
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -249,6 +252,57 @@ def test_a_large_answer_to_a_group_is_made_in_parts_and_cannot_be_unblocked(
             assert [reader.line() for _ in range(6)] == [
                 b"*3", b":%d" % i, b"$0", b"", b"$1", b"x",
             ]  # fmt: skip
+
+
+def idle(served: RespServer, commands: int) -> bool:
+    """It has answered so many, and nothing more."""
+    busy = any(connection.busy for connection in clients(served))
+    return served.server.counts.commands == commands and not busy
+
+
+#: What a pipeline is made of; %s is the stream's name.
+REQUESTS = """
+TWRITE %s t x | TWRITE %s t | TWRITE %s ENTRIES t x u y | TWRITE %s PRODUCER p 3 ENTRIES t x
+TREAD %s 0 3 | TREAD %s 0 300 REVERSE | TREAD %s 900 1 BLOCK 1 | TREAD %s 0 1 RETRY 5 5
+TREAD %s 0 2 GROUP g WITHINFO | TREAD %s 0 2 GROUP h FROM new | TREAD %s 0 1 GROUP i FROM 77
+TREAD %s 0 1500 GROUP g | TREAD %s 0 0 GROUP g WITHINFO
+TACK %s g 0-3 | TACK %s none 0 | TACK %s g x | TEVICT %s 1 | TLEN %s | TDEL %s | EXISTS %s
+TINFO other | PING | ECHO a | NOSUCH | CLIENT REPLY SKIP | HELLO 2 | HELLO 3 | RESET
+AUTH default secret | AUTH wrong
+"""
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_pipeline_is_answered_the_same_however_it_is_cut(seed: int) -> None:
+    """A request that comes alone takes a shorter way than one of several, or one behind others."""
+    chosen = random.Random(seed)
+    kinds = [each.strip().encode() for line in REQUESTS.split("\n") for each in line.split("|")]
+    login = b"AUTH default secret"
+    requests = [login, *chosen.choices([kind for kind in kinds if kind], k=60), b"RESET", login]
+    answers: list[bytes] = []
+    with RespServer(password="secret") as served:
+        for way in ("together", "cut", "alone"):
+            name = b"s-" + way.encode().ljust(8, b"-")
+            raw = [frame(*(request.replace(b"%s", name)).split()) for request in requests]
+            data = b"".join(raw)
+            with served.connect() as wire:
+                if way == "together":
+                    wire.send(data)
+                elif way == "cut":
+                    wire.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    edges = sorted(chosen.sample(range(1, len(data)), 40))
+                    for low, high in pairwise([0, *edges, len(data)]):
+                        wire.send(data[low:high])
+                else:
+                    for done, each in enumerate(raw, start=served.server.counts.commands + 1):
+                        wire.send(each)
+                        served.until(partial(idle, served, done))
+                wire.words(b"QUIT")
+                found = wire.rest().replace(name, b"NAME")
+                answers.append(re.sub(rb"id\r\n:\d+", b"id", found))
+    assert answers[0].endswith(b"+OK\r\n")
+    assert answers[1] == answers[0]
+    assert answers[2] == answers[0]
 
 
 def test_a_group_of_no_stream_that_would_begin_behind_its_end_is_refused() -> None:
