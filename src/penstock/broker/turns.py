@@ -4,6 +4,7 @@ Contract     `wait` puts a reader behind those that wait already, and returns wh
              once it found something, or None when its time is over. `stir(key)` says that there may
              be something: readers are asked in order, as many as what is there may serve, and
              those that found nothing keep their place.
+             However short its time, a reader is asked once if there is something for it.
 Invariants   What an `ask` found goes to its reader, also when its time ended meanwhile: entries
              that nobody has to acknowledge would be lost otherwise.
 Cost         Nothing while nothing happens; a commit asks no reader that it cannot serve.
@@ -20,14 +21,16 @@ Ask = Callable[[], Awaitable[Any]]
 
 
 class Reader:
-    __slots__ = ("ask", "asking", "count", "found", "late")
+    __slots__ = ("ask", "asking", "chosen", "count", "found", "had_its_turn", "late")
 
     def __init__(self, ask: Ask, count: int, found: asyncio.Future[Any]) -> None:
         self.ask = ask  # -> what it found, falsy for nothing
         self.count = count  # how many entries it would take
         self.found = found
+        self.had_its_turn = False
+        self.chosen = False  # to be asked in this round
         self.asking = False
-        self.late = False  # its time is over, but it is being asked
+        self.late = False  # its time is over, but its turn is not
 
 
 class Turns:
@@ -66,7 +69,7 @@ class Turns:
             except asyncio.CancelledError:
                 return await self._found_while_cancelled(reader)
             if not reader.found.done():
-                if not reader.asking:
+                if not reader.chosen and (reader.had_its_turn or key not in self._serving):
                     return None
                 reader.late = True
                 try:
@@ -132,6 +135,9 @@ class Turns:
         finally:
             self._stirred.discard(key)
             del self._serving[key]
+            for reader in self._queues.get(key, ()):
+                if reader.late and not reader.found.done():
+                    reader.found.set_result(None)  # there was nothing for it
         if key in self._queues:
             self._idle(key)
 
@@ -146,6 +152,7 @@ class Turns:
             if room <= 0:
                 break
             if not reader.found.done():
+                reader.chosen = reader.had_its_turn = True
                 asked.append(reader)
                 room -= reader.count
         # Tasks run in the order they are made, so their requests enter the tick in turn.
@@ -154,6 +161,7 @@ class Turns:
 
     async def _ask(self, key: Hashable, reader: Reader) -> bool:
         if reader.found.done():
+            reader.chosen = False
             return True  # it left before this began: nothing may be delivered to it
         reader.asking = True
         try:
@@ -163,7 +171,7 @@ class Turns:
                 reader.found.set_exception(error)
             return True
         finally:
-            reader.asking = False
+            reader.chosen = reader.asking = False
         if not reader.found.done() and (found or reader.late):
             reader.found.set_result(found or None)
         if reader.found.done():

@@ -263,3 +263,89 @@ async def test_a_reader_that_is_cancelled_again_and_again_keeps_what_it_is_given
     go_on.set()
     assert await reader == [1]
     assert reader.cancelling() == 0
+
+
+class Slow(Entries):
+    """The first ask takes until `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = asyncio.Event()
+
+    def reader(self, name: str, count: int = 1, seconds: float | None = None) -> asyncio.Task[Any]:
+        async def ask() -> list[int]:
+            self.asked.append(name)
+            taken, self.waiting = self.waiting[:count], self.waiting[count:]
+            if len(self.asked) == 1:
+                await self.go.wait()
+            return taken
+
+        return asyncio.create_task(self.turns.wait(KEY, ask, count, seconds))
+
+
+@pytest.mark.parametrize("left", [0, 1])
+async def test_a_reader_with_little_time_is_asked_once_where_there_is_something(left: int) -> None:
+    """Who comes while others are being asked is not told that there is nothing, unasked."""
+    entries = Slow()
+    entries.put(*range(1 + left))
+    first = entries.reader("first")
+    await settle()
+    hasty = entries.reader("hasty", seconds=0)
+    await asyncio.sleep(0.01)
+    assert not hasty.done()
+    entries.go.set()
+    assert await first == [0]
+    assert await hasty == ([1] if left else None)
+    assert entries.asked == ["first", *["hasty"] * left]
+    assert len(entries.turns) == 0
+
+
+async def test_a_reader_with_little_time_whose_turn_was_there_is_not_asked_again() -> None:
+    entries = Entries()
+    hasty = entries.reader("hasty", seconds=0.001)
+    entries.turns._available = lambda key: 1  # it may be; only an ask tells
+    assert await hasty is None
+    assert entries.asked == ["hasty"]
+
+
+async def test_a_reader_with_little_time_does_not_stay_when_the_one_before_it_found_nothing() -> (
+    None
+):
+    entries = Slow()
+    entries.turns._available = lambda key: 1
+    first = entries.reader("first")
+    await settle()
+    hasty = entries.reader("hasty", seconds=0)
+    await asyncio.sleep(0.01)
+    entries.turns._stirred.clear()  # as if it had come while the first one was already chosen
+    entries.go.set()
+    assert await asyncio.wait_for(hasty, 5) is None
+    first.cancel()
+
+
+async def test_a_hasty_reader_hears_of_the_end() -> None:
+    entries = Slow()
+    entries.put(0)
+    first = entries.reader("first")
+    await settle()
+    hasty = entries.reader("hasty", seconds=0)
+    await asyncio.sleep(0.01)
+    entries.turns.end(ValueError("closed"))
+    with pytest.raises(ValueError, match="closed"):
+        await hasty
+    entries.go.set()
+    with pytest.raises(ValueError, match="closed"):
+        await first
+
+
+async def test_a_reader_whose_time_ends_before_its_ask_has_begun_is_asked() -> None:
+    entries = Entries()
+    ask = entries.turns._ask
+
+    async def begun_late(key: Any, reader: Any) -> bool:
+        await asyncio.sleep(0.01)
+        return await ask(key, reader)
+
+    entries.turns._ask = begun_late  # type: ignore[method-assign]
+    entries.put(1)
+    assert await entries.reader("hasty", seconds=0) == [1]
