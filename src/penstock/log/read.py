@@ -42,9 +42,12 @@ from penstock.store.port import Reader
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: Rows of a scan that are in memory at once; every one of them is needed.
 _SCAN_ROWS = 32
-#: Who reads on behind a node in the cache gets so many like it with one look, if they are small.
+#: Who reads on behind a small node in the cache gets up to so many more with one look, until they
+#: are as large together as that many small ones.
 AHEAD_NODES = 8
 AHEAD_NODE_BYTES = 256 << 10
+#: Rows of such a look that are in memory at once: nobody knows how large those behind are.
+_AHEAD_ROWS = 2
 #: How many messages are made before others have their turn.
 STEP_ENTRIES = 1000
 
@@ -245,12 +248,16 @@ async def _walk(
     """Neighbouring nodes from the one that holds `expected`; ends early where one is missing."""
     nodes: list[Node | Header] = []
     if ahead:
+        size = 0
         # All of them before the first is used: many who ask for the rest of a log take one node.
         with suppress(CorruptError):  # who gets there hears of it
             async for found in _neighbours(
-                store, log_id, expected, ahead, cache, forgotten, wanted
+                store, log_id, expected, ahead, cache, forgotten, wanted, _AHEAD_ROWS
             ):
                 nodes.append(found)
+                size += found.memory_bytes if isinstance(found, Node) else 0
+                if len(nodes) >= AHEAD_NODES or size >= AHEAD_NODES * AHEAD_NODE_BYTES:
+                    break
     if not nodes:  # or a merge moved it into a node that begins before
         row = await store.floor(node_key(log_id, expected), low=nodes_prefix(log_id))
         if row is None:
@@ -278,9 +285,10 @@ async def _neighbours(
     cache: NodeCache | None,
     forgotten: set[Place],
     wanted: Wanted | None,
+    batch_rows: int = _SCAN_ROWS,
 ) -> AsyncIterator[Node | Header]:
     """The nodes from the one that begins with `expected`, while each begins where one ended."""
-    scan = store.scan(node_key(log_id, expected), node_key(log_id, high), batch_rows=_SCAN_ROWS)
+    scan = store.scan(node_key(log_id, expected), node_key(log_id, high), batch_rows=batch_rows)
     async for rows in scan:
         for key, value in rows:
             if decode_node_key(key)[1] != expected:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -10,9 +11,11 @@ from penstock.codec.node import Node, decode_node, node_value
 from penstock.errors import CorruptError
 from penstock.log.batch import build_bodies
 from penstock.log.cache import NodeCache
-from penstock.log.read import Message, read
+from penstock.log.read import AHEAD_NODE_BYTES, AHEAD_NODES, Message, read
 from penstock.log.state import LogState
 from unit.log.driver import LogDriver, stream
+
+LARGE_ENTRY = 2 << 20
 
 
 def node(first: int, count: int = 10, size: int = 10) -> Node:
@@ -159,3 +162,32 @@ async def test_a_node_that_does_not_begin_behind_its_neighbour_is_found_all_the_
     cache = NodeCache()
     cache.keep(state.log_id, node(100, 50), set())  # what a merge replaced, meanwhile
     assert data(await read(driver.store, state, 150, 100, cache=cache)) == list(range(150, 250))
+
+
+async def test_reading_on_behind_small_entries_does_not_take_many_large_ones() -> None:
+    """Their nodes hold one each: as many offsets as the last node had could be any size."""
+    driver = await LogDriver.open()
+    await driver.append(stream("s"), [b"%d" % i for i in range(1000)])
+    for _ in range(12):
+        await driver.append(stream("s"), [Random(1).randbytes(LARGE_ENTRY)])
+    state = await driver.state(stream("s"))
+    assert state is not None
+    cache = NodeCache()
+    await read(driver.store, state, 0, 1, cache=cache)
+    before = cache.bytes
+    assert len(await read(driver.store, state, 1000, 1, cache=cache)) == 1
+    assert cache.bytes - before <= AHEAD_NODES * AHEAD_NODE_BYTES + 2 * LARGE_ENTRY
+
+
+async def test_reading_on_takes_few_nodes_however_small_they_are() -> None:
+    driver = await LogDriver.open()
+    await driver.append(stream("s"), [b"%d" % i for i in range(1000)])
+    for n in range(60):
+        await driver.append(stream("s"), [b"%d" % (1000 + n)])
+    state = await driver.state(stream("s"))
+    assert state is not None
+    cache = NodeCache()
+    await read(driver.store, state, 0, 1, cache=cache)
+    assert data(await read(driver.store, state, 1000, 1, cache=cache)) == [1000]
+    assert cache.find(state.log_id, 1000 + AHEAD_NODES - 1)
+    assert cache.find(state.log_id, 1000 + AHEAD_NODES) is None
