@@ -21,15 +21,16 @@ from penstock.errors import PenstockError
 from penstock.log.catalogue import LogName
 from penstock.queue.state import QueueState, load_page, load_queue
 
-#: Messages, from the next one on. Half of it is claimed before more is read.
+#: Messages, from the next one on, and the pages where they are looked for.
 AHEAD_COUNT = 8192
+AHEAD_PAGES = 64
 
 
 class Ahead:
     def __init__(self, committer: Committer, reading: Reading) -> None:
         self._committer = committer
         self._reading = reading
-        #: How many of the next messages were read, as far as we know.
+        #: How many messages are claimed before more is read: half of what was, as far as we know.
         self._left: dict[LogName, int] = {}
         self._task: asyncio.Task[None] | None = None
 
@@ -38,7 +39,7 @@ class Ahead:
             self._left.pop(name, None)
             return
         self._left[name] = self._left.get(name, 0) - len(entries)
-        if self._left[name] < AHEAD_COUNT // 2 and (self._task is None or self._task.done()):
+        if self._left[name] < 0 and (self._task is None or self._task.done()):
             self._task = asyncio.get_running_loop().create_task(self._read(name))
 
     async def _read(self, name: LogName) -> None:
@@ -47,7 +48,7 @@ class Ahead:
             read = await self._reading.ahead(view, entries)
             # Of all that there is nothing more is read before it is claimed.
             all_there_is = read == len(entries) < AHEAD_COUNT
-            return read + AHEAD_COUNT // 2 if all_there_is else read
+            return read if all_there_is else read // 2
 
         try:
             self._left[name] = await self._committer.read(query)
@@ -66,7 +67,7 @@ async def _next(view: Shown, state: QueueState, count: int) -> Entries:
     come twice; who must know them takes a step (queue/peek.py)."""
     lines = state.lines[PageKind.AVAILABLE].here()
     parts: list[Entries] = []
-    for line in lines[lines["first_visible_ms"] <= view.now_ms]:
+    for line in lines[lines["first_visible_ms"] <= view.now_ms][:AHEAD_PAGES]:
         if count <= 0:
             break
         number, priority = int(line["page"]), int(line["priority"])

@@ -31,6 +31,7 @@ from penstock.log.cache import NodeCache
 from penstock.log.catalogue import open_target
 from penstock.log.decision import View
 from penstock.log.read import read_nodes
+from penstock.log.state import LogState
 from penstock.queue.arrays import rising
 from penstock.queue.item import Item, PreparedBatch
 from penstock.queue.publish import Published
@@ -48,6 +49,8 @@ AHEAD_BYTES = 128 << 10
 LOOKS_MAX = 8
 LOOK_COUNT = 4096
 LOOK_BYTES = 1 << 20
+#: So much lies ahead at once, and not much more: what is read behind it must not push it out.
+AHEAD_SIZE = PAYLOADS_BYTES // 4
 #: What a message, or a record, costs in memory besides its bytes: objects and their places.
 _OVERHEAD = 400
 
@@ -163,6 +166,10 @@ class Payloads:
         record = self._records[first][0]
         return (first, record) if number - first < _count(record) else None
 
+    def size(self, first: int) -> int:
+        """Of a record that `find` found."""
+        return self._records[first][1]
+
     def keep(self, first: int, record: Payload, size: int) -> None:
         size += _OVERHEAD
         if first in self._records or size > self._bytes_max // 4:
@@ -214,26 +221,70 @@ async def read_ahead(
     log = await open_target(view, METADATA)
     if log is None:
         return 0
-    looks = 0
-    for at in range(0, len(ids), LOOK_COUNT):
-        for low, high in runs_of(rising(np.array(offsets[at : at + LOOK_COUNT], np.int64))):
-            if looks >= LOOKS_MAX:
-                return at
-            looks += cache.find(log.log_id, low) is None
-            async for _ in read_nodes(view.store, log, low, high, cache=cache):
-                pass
-        for low, high in runs_of(rising(np.array(ids[at : at + LOOK_COUNT], np.int64))):
-            number = low
-            while number < high:
-                held = payloads.find(number)
-                if held is None:
-                    if looks >= LOOKS_MAX:
-                        return at
-                    looks += 1
-                    number = await _read_neighbours(view.store, number, high, payloads)
-                else:
-                    number = held[0] + _count(held[1])
-    return len(ids)
+    spent, done = _Spent(), 0
+    while done < len(ids):
+        part = np.array(offsets[done : done + LOOK_COUNT], np.int64)
+        there = _leading(part < await _metadata_ahead(view.store, log, part, cache, spent))
+        if there:
+            numbers = np.array(ids[done : done + there], np.int64)
+            there = _leading(numbers < await _payloads_ahead(view.store, numbers, payloads, spent))
+        done += there
+        if there < len(part):
+            break
+    return done
+
+
+class _Spent:
+    """What reading ahead came to so far: looks, and bytes of what is there, read now or before."""
+
+    def __init__(self) -> None:
+        self.looks = self.size = 0
+        self._last: int | None = None
+
+    def hold(self, first: int, size: int) -> None:
+        """A node or a record with its first number; runs may share one."""
+        self.size += size if first != self._last else 0
+        self._last = first
+
+
+async def _metadata_ahead(
+    store: Reader, log: LogState, offsets: npt.NDArray[np.int64], cache: NodeCache, spent: _Spent
+) -> int:
+    """-> up to which offset they are there"""
+    for low, high in runs_of(rising(offsets)):
+        if spent.looks >= LOOKS_MAX:
+            return low
+        spent.looks += cache.find(log.log_id, low) is None
+        async for node, _, stop in read_nodes(store, log, low, high, cache=cache):
+            spent.hold(node.first, node.memory_bytes)
+            if spent.size >= AHEAD_SIZE:
+                return node.first + stop
+    return int(offsets.max()) + 1
+
+
+async def _payloads_ahead(
+    store: Reader, ids: npt.NDArray[np.int64], payloads: Payloads, spent: _Spent
+) -> int:
+    """-> up to which id they are there"""
+    for low, high in runs_of(rising(ids)):
+        number = low
+        while number < high:
+            held = payloads.find(number)
+            if held is not None:
+                spent.hold(held[0], payloads.size(held[0]))
+                number = held[0] + _count(held[1])
+            elif spent.looks >= LOOKS_MAX or spent.size >= AHEAD_SIZE:
+                return number
+            else:
+                spent.looks += 1
+                number, size = await _read_neighbours(store, number, high, payloads)
+                spent.size += size
+    return int(ids.max()) + 1
+
+
+def _leading(truths: npt.NDArray[np.bool_]) -> int:
+    """How many there are before the first that is not so."""
+    return len(truths) if truths.all() else int(truths.argmin())
 
 
 async def read_metadata(
@@ -311,20 +362,25 @@ async def _read_payload(store: Reader, number: int, cache: Payloads) -> tuple[in
     return first, record
 
 
-async def _read_neighbours(store: Reader, low: int, high: int, cache: Payloads) -> int:
-    """The records that hold these ids, as many as one look brings. -> the id behind them"""
+async def _read_neighbours(store: Reader, low: int, high: int, cache: Payloads) -> tuple[int, int]:
+    """The records that hold these ids, as many as one look brings. -> the id behind them, and how
+    large they are"""
     row = await store.floor(payload_key(low), low=prefix(KeyType.PAYLOAD))
+    known = 0
     if row is not None:
         first, record = _record(*row)
         cache.keep(first, record, len(row[1]))
+        known = len(row[1]) if first + _count(record) > low else 0
         low = max(low, first + _count(record))
-    return await _keep_between(store, low, high, cache, LOOK_COUNT, LOOK_BYTES)
+    end, size = await _keep_between(store, low, high, cache, LOOK_COUNT, LOOK_BYTES)
+    return end, known + size
 
 
 async def _keep_between(
     store: Reader, low: int, high: int, cache: Payloads, rows_max: int, size_max: int
-) -> int:
-    """The records that begin with one of these ids, until they are so large. -> the id behind"""
+) -> tuple[int, int]:
+    """The records that begin with one of these ids, until they are so large. -> the id behind, and
+    how large they are"""
     size = 0
     # Never to the end of all: what was published just now the engine may not have yet, and a read
     # of it would wait for that.
@@ -335,8 +391,8 @@ async def _keep_between(
             low = first + _count(record)
             size += len(value)
         if size >= size_max:
-            return low
-    return high
+            return low, size
+    return high, size
 
 
 def _record(key: bytes, value: bytes) -> tuple[int, Payload]:

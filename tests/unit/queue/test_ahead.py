@@ -151,3 +151,36 @@ async def test_a_read_ahead_that_fails_hinders_no_claim(monkeypatch: pytest.Monk
     assert task is not None
     assert task.exception() is None
     assert [each.payload for each in messages] == [b"m%d" % i for i in range(10)]
+
+
+async def test_large_messages_are_read_ahead_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More of them than memory keeps would push out those that are claimed next, and be read again
+    with every claim."""
+    world = World()
+    await world.open()
+    await world.broker.queues.create(Q, backoff=0)
+    count, size = 64, 900 << 10
+    for n in range(count):
+        await world.broker.queues.publish([Item(bytes([n]) * size)])
+    await world.open()
+    floor, scan, read = world.store.floor, world.store.scan, [0]
+
+    async def counted(key: bytes, *, low: bytes) -> Any:
+        row = await floor(key, low=low)
+        read[0] += 0 if row is None else len(row[1])
+        return row
+
+    async def counted_scan(low: bytes, high: bytes, **options: Any) -> Any:
+        rows_max = min(8, options.pop("batch_rows", 8))  # as SlateDB's begin
+        async for rows in scan(low, high, batch_rows=rows_max, **options):
+            read[0] += sum(len(value) for _, value in rows)
+            yield rows
+
+    monkeypatch.setattr(world.store, "floor", counted)
+    monkeypatch.setattr(world.store, "scan", counted_scan)
+    looks = Looks(world, monkeypatch)
+    found = await claim_all(world, 1)
+    assert [payload[0] for payload in found] == list(range(count))
+    assert looks.claims <= 4
+    assert read[0] <= 1.5 * count * size
+    await world.clean()
