@@ -300,10 +300,9 @@ class FolderStore:
             return  # another one is on its way by now
         if self._applying.cancelled():
             raise UnavailableError("the store was closed meanwhile")
-        error = self._applying.exception()
-        if error is not None:
+        if self._applying.exception() is not None:
             with self._judging():
-                raise error
+                self._applying.result()  # whose traceback does not grow with each who is told
 
     @contextlib.contextmanager
     def _judging(self) -> Iterator[None]:

@@ -72,6 +72,28 @@ async def test_a_failed_write_behind_an_acknowledged_commit_is_raised_and_nothin
     await again.close()
 
 
+async def test_a_failure_that_many_are_told_of_does_not_grow_with_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is one error: the frames of everybody who was told would stay in its traceback."""
+
+    async def fails(*_args: Any, **_options: Any) -> int:
+        raise CorruptError("SlateDB said so")
+
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    monkeypatch.setattr(SlateRows, "write", fails)
+    await store.commit(1, [(b"k", b"v")], time_ms=1, epoch=store.epoch)
+    frames = []
+    with pytest.raises(CorruptError):
+        [rows async for rows in store.scan(b"k", b"l")]
+    for _ in range(20):
+        with pytest.raises(CorruptError) as told:
+            await store.get(b"k")
+        frames.append(len(told.traceback))
+    assert len(set(frames)) == 1
+    await store.abandon()
+
+
 async def test_reads_see_what_was_acknowledged_before_slatedb_was_given_it(
     tmp_path: Path,
 ) -> None:
