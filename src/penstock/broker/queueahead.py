@@ -55,6 +55,10 @@ class Ahead:
         except PenstockError:
             self._left.pop(name, None)
 
+    def forget(self, name: LogName) -> None:
+        """The queue is deleted."""
+        self._left.pop(name, None)
+
     def clear(self) -> None:
         """After a reopening, and at the end."""
         self._left.clear()

@@ -133,6 +133,7 @@ class Queues:
         while True:
             (existed,) = await self._committer.submit(delete_step(name))
             if existed is not None:
+                self._ahead.forget(name)
                 return bool(existed)
 
     async def purge(self, name: LogName, *, failed: bool = False) -> int:

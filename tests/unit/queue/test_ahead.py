@@ -184,3 +184,13 @@ async def test_large_messages_are_read_ahead_once(monkeypatch: pytest.MonkeyPatc
     assert looks.claims <= 4
     assert read[0] <= 1.5 * count * size
     await world.clean()
+
+
+async def test_nothing_is_remembered_of_deleted_queues() -> None:
+    world = await cold_world()
+    await world.broker.queues.claim(Q, 10)
+    await settle()
+    assert Q in world.broker.queues._ahead._left
+    await world.broker.queues.delete(Q)
+    assert not world.broker.queues._ahead._left
+    await world.clean()
