@@ -10,6 +10,7 @@ Failures     are not told here: whoever claims these messages meets them again.
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from penstock.codec.queueoperation import PageKind, join
 from penstock.codec.queuestate import AVAILABLE, Entries
 from penstock.errors import PenstockError
 from penstock.log.catalogue import LogName
-from penstock.queue.state import QueueState, load_page, load_queue
+from penstock.queue.state import QueueState, check_page, load_page, load_queue
 
 #: Messages, from the next one on, and the pages where they are looked for.
 AHEAD_COUNT = 8192
@@ -68,14 +69,16 @@ class Ahead:
 
 async def _next(view: Shown, state: QueueState, count: int) -> Entries:
     """About those that are claimed next. Commits go on beside this, so some may be missing and some
-    come twice; who must know them takes a step (queue/peek.py)."""
-    lines = state.lines[PageKind.AVAILABLE].here()
+    come twice; who must know them takes a step (queue/peek.py). A page that is not as its line says
+    ends this, so that memory does not keep it: claims look at those of the store alone."""
+    told = state.lines[PageKind.AVAILABLE]
+    lines, check = told.here(), partial(check_page, state.name, told)
     parts: list[Entries] = []
     for line in lines[lines["first_visible_ms"] <= view.now_ms][:AHEAD_PAGES]:
         if count <= 0:
             break
         number, priority = int(line["page"]), int(line["priority"])
-        page = await load_page(view, state, PageKind.AVAILABLE, number, priority)
+        page = await load_page(view, state, PageKind.AVAILABLE, number, priority, check)
         entries = page.entries
         seen = entries[: np.searchsorted(entries["visible_at_ms"], view.now_ms, "right")]
         living = seen[seen["retention_deadline_ms"] >= view.now_ms][:count]

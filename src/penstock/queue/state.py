@@ -353,6 +353,15 @@ async def load_page(
     return page
 
 
+def check_page(name: str, lines: Lines, page: Page) -> None:
+    """CorruptError where its line says something else: its row may be lost, or an older one."""
+    if not lines.tells_of(page):
+        raise CorruptError(
+            f"queue {name!r}: page {page.number} of {page.kind.name.lower()}"
+            f" messages has {len(page.entries)} of them, and not as many as were there"
+        )
+
+
 def pages_of(operation: Operation) -> frozenset[int]:
     """Codes of the pages that an operation changes."""
     if operation.pages is None:
@@ -416,12 +425,8 @@ class Change:
         return self._pages[place]
 
     def _check(self, page: Page) -> None:
-        """Of a page that this has not changed: its row may be lost, or an older one."""
-        if not self._lines[page.kind].tells_of(page):
-            raise CorruptError(
-                f"queue {self.before.name!r}: page {page.number} of {page.kind.name.lower()}"
-                f" messages has {len(page.entries)} of them, and not as many as were there"
-            )
+        """Of a page that this has not changed."""
+        check_page(self.before.name, self._lines[page.kind], page)
 
     async def sheet(self, kind: PageKind, i: int) -> Entries:
         """The lines of one sheet."""

@@ -8,10 +8,14 @@ from typing import Any
 import pytest
 
 from penstock.broker import queueahead
+from penstock.broker.pagekeeping import flush_queue
 from penstock.codec.keys import KeyType
-from penstock.errors import UnavailableError
+from penstock.codec.queueoperation import PageKind
+from penstock.errors import CorruptError, UnavailableError
+from penstock.log.decision import Decision, Step
 from penstock.queue import message
 from penstock.queue.item import Item
+from penstock.queue.state import load_queue, page_row_key
 from unit.queue.test_reclaim import Q, World
 from unit.queue.test_requests import settle
 
@@ -194,3 +198,32 @@ async def test_nothing_is_remembered_of_deleted_queues() -> None:
     await world.broker.queues.delete(Q)
     assert not world.broker.queues._ahead._left
     await world.clean()
+
+
+async def test_a_page_that_is_an_older_one_is_damage_also_where_it_was_looked_at_ahead() -> None:
+    world = World()
+    await world.open()
+    queues, committer = world.broker.queues, world.broker.committer
+    await queues.create(Q)
+    await queues.publish([Item(b"x")] * 1000)
+    await queues.publish([Item(b"x")] * 10)
+    rows: list[bytes | None] = []
+    for _ in range(2):
+        await flush_queue(committer, Q)
+        state = await committer.read(lambda view: load_queue(view, Q))
+        lines = state.lines[PageKind.AVAILABLE].here()
+        assert len(lines) == 2
+        place = int(lines[1]["page"]), int(lines[1]["priority"])
+        key = page_row_key(state.queue_id, PageKind.AVAILABLE, *place)
+        rows.append(await world.store.get(key))
+        await queues.publish([Item(b"x")] * 10)
+    await flush_queue(committer, Q)
+    put = {key: rows[0]}
+    await committer.submit(Step(lambda view, now: Decision(writes=put)))
+    committer.states.clear()
+    queues.reopened()
+    await queues.claim(Q, 10)
+    await settle()
+    assert len(await queues.claim(Q, 990)) == 990
+    with pytest.raises(CorruptError, match="of available messages has 10 of them"):
+        await queues.claim(Q, 10)
