@@ -29,9 +29,13 @@ Collection   SlateDB notes how far its collector came, and in a folder it writes
              `Collector` takes away only what this very opening has written, of which nobody who was
              overtaken knows; below the manifest that is trusted; and only what was not the newest
              for some looks: those stand still while the process does, as the engine's parts do.
+             An engine that was closed writes nothing more: a clean close leaves a note, and the
+             very next opening goes on from the floors in it.
 File         journal/E.manifests, the highest epoch's counts: no process writes over another one's.
              Magic "PENSTKM1" (8) | { id (u64) | xxh3_64 of the file (u64) } | checksum (u64,
              xxh3_64 of what is before); little-endian
+             journal/E.floors, of a clean close: magic "PENSTKF1" (8) | the highest manifest that
+             stays (u64) | the highest list of compactions that does (u64) | checksum (u64)
 All of it blocks; FolderStore runs it on its disk thread.
 """
 

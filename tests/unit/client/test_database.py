@@ -166,7 +166,7 @@ def test_nothing_that_a_user_names_becomes_part_of_a_path(tmp_path: Path) -> Non
         db.topic(name).push(b"x", shard_key=name)
     written = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()}
     ours = re.compile(
-        r"d/(broker/\d+\.lock|journal/\d+\.(epoch|head|manifests)|payloads/\d+"
+        r"d/(broker/\d+\.lock|journal/\d+\.(epoch|head|manifests|floors)|payloads/\d+"
         r"|store/(gc/\w+\.boundary|(manifest|compactions)/\d{20}\.\w+|wal/\d{20}\.sst"
         r"|compacted/[0-9A-Z]{26}\.sst))"
     )
