@@ -17,7 +17,7 @@ import pytest
 import penstock
 from penstock.cli import main as command
 from penstock.cli.bench import append_cells, print_tables
-from penstock.cli.bench_append import AppendCase, PlainFile, Speed, Tally, compare
+from penstock.cli.bench_append import CASES, AppendCase, PlainFile, Speed, Tally, compare
 from penstock.cli.bench_log import LogResult
 from penstock.cli.bench_read import ReadResult
 from penstock.cli.check import with_paths
@@ -768,7 +768,11 @@ def test_the_tables_show_each_case_and_say_what_was_measured(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "140")
     speed = Speed(1.0, 1.0, 1.0)
-    cases = [AppendCase(100, 1), AppendCase(1024, 1000, writers=4)]
+    cases = [
+        AppendCase(100, 1),
+        AppendCase(100, 1000, tags=False),
+        AppendCase(1024, 1000, writers=4),
+    ]
     result = LogResult(
         payload=Payload.JSON,
         file_system="ext4",
@@ -783,6 +787,7 @@ def test_the_tables_show_each_case_and_say_what_was_measured(
     printed = capsys.readouterr().out
     assert "json payloads, on ext4" in printed
     assert "100 B x 1 " in printed
+    assert "100 B x 1000, no tags " in printed
     assert "1024 B x 1000, 4 threads" in printed
     assert "2.0 MiB" in printed
 
@@ -793,7 +798,9 @@ def test_a_short_benchmark_measures_every_case_and_leaves_nothing_behind(tmp_pat
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    assert [row["case"]["batch"] for row in result["appends"]] == [1, 100, 1000, 1000, 1, 100, 1000]
+    measured = [(row["case"]["batch"], row["case"]["tags"]) for row in result["appends"]]
+    assert measured == [(case.batch, case.tags) for case in CASES]
+    assert (1000, False) in measured
     assert all(row["log"]["entries_per_s"] > 0 < row["rate_ratio"] for row in result["appends"])
     assert result["reads"]["entries"] == 2000
     assert result["payload"] == "json"

@@ -425,7 +425,8 @@ def source_table(result: SourceResult) -> Table:
 
 def describe(case: AppendCase) -> str:
     threads = f", {case.writers} threads" if case.writers > 1 else ""
-    return f"{case.size_bytes} B x {case.batch}{threads}"
+    tags = "" if case.tags else ", no tags"
+    return f"{case.size_bytes} B x {case.batch}{tags}{threads}"
 
 
 def print_tables(result: LogResult) -> None:

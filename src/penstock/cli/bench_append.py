@@ -33,12 +33,15 @@ class AppendCase(msgspec.Struct, frozen=True):
     size_bytes: int
     batch: int
     writers: int = 1
+    tags: bool = True
 
 
 CASES = (
     AppendCase(100, 1),
     AppendCase(100, 100),
     AppendCase(100, 1000),
+    # A tag is a column of its own: laid out, hashed, compressed.
+    AppendCase(100, 1000, tags=False),
     # More threads than one show what sharing a commit brings.
     AppendCase(100, 1000, writers=4),
     AppendCase(1024, 1),
@@ -104,7 +107,8 @@ def measure_appends(
         count=max(case.writers, POOL_ENTRIES // case.batch),
     )
     log_writes = [
-        _log_calls(stream, batches[writer :: case.writers]) for writer in range(case.writers)
+        _log_calls(stream, batches[writer :: case.writers], tags=case.tags)
+        for writer in range(case.writers)
     ]
     joined = [b"".join(data for _, data in batch) for batch in batches]
     disk_writes = [_plain_calls(plain, joined)]
@@ -128,8 +132,11 @@ def compare(case: AppendCase, log: Speed, disk: Speed) -> AppendResult:
 
 
 def _log_calls(
-    stream: penstock.Stream, batches: list[list[Entry]]
+    stream: penstock.Stream, batches: list[list[Entry]], *, tags: bool
 ) -> Iterator[Callable[[], object]]:
+    if not tags:
+        for bare in itertools.cycle([[data for _, data in batch] for batch in batches]):
+            yield lambda bare=bare: stream.write_many(bare)  # type: ignore[misc]
     for batch in itertools.cycle(batches):
         if len(batch) == 1:
             tag, data = batch[0]
