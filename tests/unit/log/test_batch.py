@@ -8,7 +8,16 @@ import pyarrow as pa
 import pytest
 
 from penstock.broker.streams import READ_BYTES_MAX
-from penstock.codec.node import META, TAGS, ZSTD, decode_node, node_value
+from penstock.codec.node import (
+    ANY_TAG,
+    META,
+    SIGNATURE_TAGS_MAX,
+    TAGS,
+    ZSTD,
+    decode_node,
+    node_value,
+    tag_signature,
+)
 from penstock.errors import InvalidError
 from penstock.log import batch
 from penstock.log.batch import (
@@ -17,6 +26,8 @@ from penstock.log.batch import (
     NODE_ENTRIES,
     TAG_BYTES_MAX,
     build_bodies,
+    column,
+    column_signature,
     split_edges,
 )
 from penstock.server.limits import Limits
@@ -149,3 +160,24 @@ def test_the_largest_entry_goes_through_the_doors() -> None:
     assert limits.request.bulk_bytes >= ENTRY_BYTES_MAX
     # An answer ends with the node that reaches its limit.
     assert limits.output_bytes > READ_BYTES_MAX + ENTRY_BYTES_MAX
+
+
+MANY = [b"1"] * (SIGNATURE_TAGS_MAX + 2)
+
+
+@pytest.mark.parametrize(
+    "tags",
+    [
+        MANY,
+        [*MANY, b"2"],
+        [*MANY, b"11", b""],  # as many bytes as one of the same for each
+        [b"", *MANY],
+        [b"%d" % (i % SIGNATURE_TAGS_MAX) for i in range(1000)],
+        [*MANY, *(b"%d" % i for i in range(SIGNATURE_TAGS_MAX))],
+        [b"%d" % i for i in range(1000)],
+    ],
+)
+def test_the_signature_of_a_column_knows_all_its_tags(tags: list[bytes]) -> None:
+    signature = column_signature(len(tags), column(tags, "tag"))
+    assert signature == tag_signature(set(tags))
+    assert (signature == ANY_TAG) == (len(set(tags)) > SIGNATURE_TAGS_MAX)
