@@ -2,7 +2,8 @@
 
 Contract     `take_node` verifies all of it before any of it is taken, and refuses what only a log
              says of its entries: their times, which are those of the commit, and which are evicted.
-             A log with such a node could not be read any more, or not be searched by time.
+             A log with such a node could not be read any more, or not be searched by time. Nor
+             by tag, where its signature leaves one out.
 Bounds       Those of batch.py. A few kilobytes may stand for gigabytes once they are decompressed,
              so what a header says is compared before anything is.
 """
@@ -10,6 +11,7 @@ Bounds       Those of batch.py. A few kilobytes may stand for gigabytes once the
 from __future__ import annotations
 
 from penstock.codec.node import (
+    ANY_TAG,
     UNIFORM_TIME,
     VALIDITY,
     Body,
@@ -19,7 +21,13 @@ from penstock.codec.node import (
     decode_header,
 )
 from penstock.errors import CorruptError, InvalidError
-from penstock.log.batch import ENTRY_BYTES_MAX, NODE_BYTES, NODE_ENTRIES, TAG_BYTES_MAX
+from penstock.log.batch import (
+    ENTRY_BYTES_MAX,
+    NODE_BYTES,
+    NODE_ENTRIES,
+    TAG_BYTES_MAX,
+    column_signature,
+)
 
 #: Data and meta of an entry, the node's tags, tables.
 _RAW_BYTES_MAX = 2 * ENTRY_BYTES_MAX + 2 * NODE_BYTES
@@ -47,4 +55,8 @@ def take_node(value: bytes, what: str) -> tuple[Node, Body]:
         longest = 0 if column is None else int(column.sizes().max(initial=0))
         if longest > most:
             raise InvalidError(f"{what}: {name} of {longest:,} bytes; at most {most:,} are allowed")
+    if header.signature not in (0, ANY_TAG):
+        assert node.tags is not None, "a header without tags has no signature"
+        if column_signature(header.count, node.tags.column(node.raw)) & ~header.signature:
+            raise InvalidError(f"{what}: tags that its signature leaves out")
     return node, body

@@ -7,7 +7,15 @@ from collections.abc import Callable
 
 import pytest
 
-from penstock.codec.node import Body, Column, build_body, hole_value, node_value
+from penstock.codec.node import (
+    ANY_TAG,
+    Body,
+    Column,
+    build_body,
+    hole_value,
+    node_value,
+    tag_signature,
+)
 from penstock.errors import InvalidError
 from penstock.log.batch import ENTRY_BYTES_MAX, TAG_BYTES_MAX, build_bodies, column
 from penstock.log.outside import take_node
@@ -70,6 +78,24 @@ def test_the_bounds_of_entries_and_nodes_hold_for_what_comes_compressed(
     if "entries" in what or "201," in what:  # before it is decompressed
         monkeypatch.setattr("penstock.codec.node._inflate", None)
     with pytest.raises(InvalidError, match=f"^node 0: {what}"):
+        take_node(value, "node 0")
+
+
+KNOWN = tag_signature([b"k", b"l"])  # a bit each
+
+
+@pytest.mark.parametrize(
+    ("signature", "taken"),
+    [(0, True), (KNOWN, True), (ANY_TAG, True), (tag_signature([b"k"]), False)],
+)
+def test_a_signature_may_leave_no_tag_out(signature: int, taken: bool) -> None:
+    """Who reads by a tag that it leaves out would never see those entries."""
+    tags = column([b"k", b"l", b"k"], "tag")
+    value = node_value(build_body(3, DATA, tags=tags, signature=signature), 0, 0)
+    if taken:
+        assert take_node(value, "node 0")[1].signature == signature
+        return
+    with pytest.raises(InvalidError, match="^node 0: tags that its signature leaves out"):
         take_node(value, "node 0")
 
 
