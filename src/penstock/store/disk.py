@@ -51,7 +51,17 @@ def make_folder(path: Path, *, sync: bool) -> None:
             raise
     for folder in reversed(missing):
         folder.mkdir(exist_ok=True)
-        sync_folder(folder.parent)
+        sync_name(folder)
+
+
+def sync_name(path: Path) -> None:
+    """Make the name of a folder durable, also where what is above may not be read."""
+    try:
+        sync_folder(path.parent)
+    except OSError as error:
+        if error.errno not in _CANNOT:
+            raise
+        sync_file_system(path)
 
 
 class InPlaceError(OSError):

@@ -192,7 +192,7 @@ def _prepare_folder(folder: Path, *, sync: bool) -> bool:
     if not flagged or not synced:
         disk.sync_file_system(folder)  # what is there already was never synced
     disk.sync_folder(folder)
-    disk.sync_folder(folder.parent)
+    disk.sync_name(folder)
     return synced
 
 

@@ -144,6 +144,33 @@ async def test_the_name_of_every_folder_that_is_made_is_durable(
     await opened.close()
 
 
+async def test_a_location_in_a_folder_that_may_not_be_read_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Users go through /home and cannot list it: what makes a name in it durable is a sync of all."""
+    home = tmp_path / "user"
+    home.mkdir()
+    sync_folder, sync_all, synced = disk.sync_folder, disk.sync_file_system, list[Path]()
+
+    def refused(path: Path) -> None:
+        if path == tmp_path:
+            raise PermissionError(13, "Permission denied")
+        sync_folder(path)
+
+    def told(path: Path) -> None:
+        sync_all(path)
+        synced.append(path)
+
+    monkeypatch.setattr(disk, "sync_folder", refused)
+    monkeypatch.setattr(disk, "sync_file_system", told)
+    for n in (1, 2):
+        synced.clear()
+        store = await FolderStore.open(home, clock=SystemClock())
+        assert home in synced
+        await commit(store, n)
+        await store.close()
+
+
 def test_changing_the_directory_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
