@@ -379,6 +379,46 @@ async def test_what_a_closed_engine_left_is_collected_by_the_next_opening(tmp_pa
     await store.close()
 
 
+def written(folder: Path, *numbers: int) -> None:
+    for kind in ("manifest", "compactions"):
+        (folder / "store" / kind).mkdir(parents=True, exist_ok=True)
+        for number in numbers:
+            (folder / "store" / kind / f"{number:020d}.{kind}").touch()
+
+
+def left_of(folder: Path) -> list[set[int]]:
+    """The numbers of manifests, and those of lists of compactions."""
+    kinds = ("manifest", "compactions")
+    return [{int(name.split(".")[0]) for name in names(folder, kind)} for kind in kinds]
+
+
+def test_what_the_overtaken_engine_wrote_until_ours_fenced_it_stays(tmp_path: Path) -> None:
+    """It finds the next number free otherwise, and goes on from its own."""
+    (tmp_path / "journal").mkdir()
+    written(tmp_path, *range(1, 4))
+    collector = guard.Collector(tmp_path, 2, guard.newest(tmp_path))
+    late = {4, 5}  # behind our back
+    written(tmp_path, *late, *range(6, 41))
+    for _ in range(guard.COLLECT_LOOKS + 1):
+        collector.look(40, ())
+    for left in left_of(tmp_path):
+        assert {1, 2, 3, *late, 40} <= left
+        assert 30 not in left
+
+
+def test_what_was_the_newest_when_we_came_is_not_taken_from_who_is_about_to_read_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "journal").mkdir()
+    written(tmp_path, 1)
+    guard.Collector(tmp_path, 1, guard.newest(tmp_path)).hand_over(sync=False)
+    written(tmp_path, *range(2, 201))
+    guard.Collector(tmp_path, 2, guard.newest(tmp_path)).look(200, ())
+    for left in left_of(tmp_path):
+        assert 100 not in left
+        assert set(range(190, 201)) <= left
+
+
 @pytest.mark.parametrize("how", ["killed", "damaged", "closed"])
 async def test_only_a_closed_engine_hands_its_numbers_over(tmp_path: Path, how: str) -> None:
     async def opened() -> FolderStore:
