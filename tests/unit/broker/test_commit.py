@@ -710,6 +710,26 @@ async def test_openings_that_help_nothing_come_less_and_less_often(
     await lose()
     assert len(pauses) == len(BACKOFF_SECONDS) + 1
     assert world.committer.health.reopened == len(BACKOFF_SECONDS) + 3
+    # The next one is as new as it.
+    await lose()
+    assert pauses[len(BACKOFF_SECONDS) + 1 :] == [BACKOFF_SECONDS[0]]
+
+
+async def test_who_finds_the_engine_ended_while_it_opens_is_told_one_of_the_six_kinds() -> None:
+    world = World()
+    world.unreachable = StoppedError("panicked")
+    with pytest.raises(CorruptError) as raised:
+        await world.committer.open()
+    assert type(raised.value) is CorruptError
+    world = await make_world()
+    world.unreachable = StoppedError("panicked")
+    world.faults.next("commit", Fault(before=[Lose()]))
+    with pytest.raises(UnavailableError):
+        await world.committer.submit(add(1))
+    await world.settle()
+    with pytest.raises(CorruptError) as raised:
+        await world.committer.submit(add(1))
+    assert type(raised.value) is CorruptError
 
 
 async def test_a_state_that_a_read_put_in_memory_meanwhile_is_shown_even_if_it_is_dropped() -> None:

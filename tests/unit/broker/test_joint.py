@@ -174,3 +174,37 @@ async def test_what_joins_others_counts_for_what_waits(
     assert await broker.streams.post(S, b"", b"x") == [range(10, 11)], "there is room again"
     assert not broker.committer._waiting_bytes
     await broker.close()
+
+
+async def test_what_joins_others_while_these_are_looked_up_waits_for_no_tick(
+    world: BrokerWorld,
+) -> None:
+    """Counted as if it did, it would be so for good, and in the end all is turned away."""
+    broker = await world.open()
+    stall = Stall()
+    world.faults.next("get", Fault(before=[stall]))
+    first = broker.streams.post(S, b"", b"1")
+    await stall.reached.wait()
+    second = broker.streams.post(S, b"", b"2")
+    stall.release()
+    assert [await first, await second] == [[range(1)], [range(1, 2)]]
+    assert not broker.committer._waiting_bytes
+    await broker.close()
+
+
+async def test_as_many_requests_wait_as_may_and_others_join_these(
+    world: BrokerWorld, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = await world.open()
+    stall = hang_next_commit(world)
+    first = asyncio.create_task(broker.streams.write(T, build_bodies([b"first"])))
+    await stall.reached.wait()
+    monkeypatch.setattr(commit, "WAITING_MAX", 3)
+    waiting = [broker.streams.post(stream_name(f"s{i}"), b"", b"x") for i in range(3)]
+    with pytest.raises(UnavailableError, match="3 requests"):
+        broker.streams.post(S, b"", b"x")
+    waiting.append(broker.streams.post(stream_name("s0"), b"", b"y"))
+    stall.release()
+    assert await asyncio.gather(*waiting) == [*[[range(1)]] * 3, [range(1, 2)]]
+    await first
+    await broker.close()
