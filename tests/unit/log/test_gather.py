@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from penstock.codec.node import (
     ZSTD,
     Body,
@@ -12,7 +14,7 @@ from penstock.codec.node import (
     node_value,
     tag_signature,
 )
-from penstock.log.batch import build_bodies, column
+from penstock.log.batch import LARGE_ENTRIES, build_bodies, column
 from penstock.log.gather import Gathered
 from penstock.log.holes import punched
 from penstock.log.read import Message, messages
@@ -96,6 +98,20 @@ def test_a_body_that_was_compressed_is_opened() -> None:
         *[b"the same again"] * 600,
         b"alone",
     ]
+
+
+@pytest.mark.parametrize(
+    ("count", "asked", "squeezed"),
+    [(LARGE_ENTRIES, None, True), (LARGE_ENTRIES - 1, None, False), (100, True, True)],
+)
+def test_what_is_small_is_compressed_only_where_that_is_asked_for(
+    count: int, asked: bool | None, squeezed: bool
+) -> None:
+    gathered = Gathered()
+    gathered.add_entries([(b"", b"the same again")] * count)
+    joined = gathered.body(compress=asked)
+    assert joined is not None
+    assert bool(joined.flags & ZSTD) is squeezed
 
 
 def test_nothing_alive_is_no_body() -> None:

@@ -734,6 +734,21 @@ def test_what_a_kill_in_the_middle_of_a_claim_left_is_removed_by_the_next(
     taken.check()
 
 
+def test_a_claim_that_has_its_number_is_one_though_somebody_takes_its_file_for_a_leftover(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link = os.link
+
+    def late(made: Any, path: Any) -> None:
+        link(made, path)
+        Path(made).unlink()
+
+    monkeypatch.setattr(os, "link", late)
+    taken = epoch.claim(tmp_path, sync=False, owner=b"us")
+    assert [path.name for path in tmp_path.iterdir()] == ["1.epoch"]
+    taken.check()
+
+
 async def test_an_opening_that_was_overtaken_while_it_recovered_replays_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
