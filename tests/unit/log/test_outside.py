@@ -95,7 +95,7 @@ def test_a_signature_may_leave_no_tag_out(signature: int, taken: bool) -> None:
     if taken:
         assert take_node(value, "node 0")[1].signature == signature
         return
-    with pytest.raises(InvalidError, match="^node 0: tags that its signature leaves out"):
+    with pytest.raises(InvalidError, match=r"^node 0: tags that its signature leaves out"):
         take_node(value, "node 0")
 
 

@@ -147,7 +147,7 @@ async def test_the_name_of_every_folder_that_is_made_is_durable(
 async def test_a_location_in_a_folder_that_may_not_be_read_opens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Users go through /home and cannot list it: what makes a name in it durable is a sync of all."""
+    """Users go through /home and cannot list it: a sync of all makes a name in it durable."""
     home = tmp_path / "user"
     home.mkdir()
     sync_folder, sync_all, synced = disk.sync_folder, disk.sync_file_system, list[Path]()
