@@ -261,7 +261,9 @@ class Committer:
                 raise self._finished from None
             # The handle cannot read any more: only another one can.
             self._lose(store, UnavailableError(str(error)))  # nobody else asked for what is damaged
-            raise _told(error) from error
+            if isinstance(error, StoppedError):
+                raise _told(error) from error
+            raise
         return result
 
     async def verify(self) -> None:

@@ -621,6 +621,18 @@ async def test_a_handle_that_cannot_read_any_more_is_replaced_without_a_write() 
     assert await shown_count(world) == 1
 
 
+async def test_what_a_read_could_not_do_keeps_the_cause_that_the_store_gave() -> None:
+    """And is not its own cause: who follows causes to their end would never get there."""
+    world = await make_world()
+
+    async def fails(view: Shown) -> None:
+        raise UnavailableError("no answer") from OSError("the wire was cut")
+
+    with pytest.raises(UnavailableError) as raised:
+        await world.committer.read(fails)
+    assert isinstance(raised.value.__cause__, OSError)
+
+
 @pytest.mark.parametrize("call", ["read", "write", "look"])
 async def test_a_handle_whose_engine_ended_is_replaced_whoever_finds_it_so(
     monkeypatch: pytest.MonkeyPatch, call: str
