@@ -330,7 +330,9 @@ class Committer:
 
     def _require_store(self) -> Store:
         if self._finished is not None:
-            raise self._finished
+            # One error that all are told: the frames of everybody who asked, with what he asked
+            # for, would stay in its traceback.
+            raise self._finished.with_traceback(None)
         if self._store is None:
             reason = self._down or "it is not open"
             raise UnavailableError(

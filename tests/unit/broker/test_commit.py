@@ -420,6 +420,21 @@ async def test_damage_found_when_reopening_ends_the_attempts_and_is_what_callers
         await world.committer.submit(add(1))
 
 
+async def test_who_asks_an_ended_committer_again_and_again_is_not_remembered() -> None:
+    """It is one error: the frames of everybody who asked, with what he asked for, would stay."""
+    world = await make_world()
+    world.committer.fence("taken over")
+    frames: dict[str, set[int]] = {"read": set(), "write": set()}
+    for _ in range(5):
+        with pytest.raises(FencedError) as told:
+            await shown_count(world)
+        frames["read"].add(len(told.traceback))
+        with pytest.raises(FencedError) as told:
+            await world.committer.submit(add(1))
+        frames["write"].add(len(told.traceback))
+    assert [len(lengths) for lengths in frames.values()] == [1, 1]
+
+
 async def test_a_request_whose_caller_gave_up_before_the_tick_is_not_committed() -> None:
     world = await make_world()
     stall = Stall()
