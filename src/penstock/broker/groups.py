@@ -142,6 +142,7 @@ class GroupRequests(ABC):
         #: Once: a stream that is deleted while somebody waits stays deleted.
         makes_stream = True
         key: GroupKey = (name, group)
+        waits = block_ms != 0 and count != 0
         delivered: Delivered = Delivered()
 
         async def ask() -> int:
@@ -156,13 +157,13 @@ class GroupRequests(ABC):
                     begin = _start_of_nothing(start)
                 elif begin == "new" and not delivered.log.next:
                     begin = 0  # whatever comes is new, also if it comes to another stream
-                if delivered.log is not None and block_ms != 0:
+                if delivered.log is not None and waits:
                     self._names[delivered.log.log_id] = name
                     self._due_ms[key] = min(delivered.retry_ms, delivered.expire_ms)
                 if delivered.count or not delivered.moved:
                     return delivered.count
 
-        if block_ms == 0 or count == 0:
+        if not waits:
             await ask()
             return _found(delivered)
         if self._is_missing(name):

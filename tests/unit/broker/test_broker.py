@@ -172,3 +172,17 @@ async def test_an_answer_is_bounded_in_bytes_and_the_next_one_goes_on(
     assert found == (list(range(2000))[::-1] if reverse else list(range(2000)))
     assert answers > 1
     await broker.close()
+
+
+async def test_a_look_of_a_group_that_asks_for_nothing_leaves_nothing_in_memory(
+    world: BrokerWorld,
+) -> None:
+    """It does not wait, whatever it says: nobody would come and forget what it noted to wait."""
+    broker = await world.open(upkeep=False)
+    await broker.streams.write(S, build_bodies([b"x"]))
+    for n in range(3):
+        found = await broker.streams.read_group(S, b"g%d" % n, 0, block_ms=1)
+        assert (found.info.last, found.messages) == (0, [])
+    assert broker.streams._due_ms == {}
+    assert broker.streams._names == {}
+    await broker.close()
