@@ -355,6 +355,37 @@ def test_writes_that_were_received_happen_though_their_client_is_gone() -> None:
             assert written() == b":499"
 
 
+def test_a_look_of_a_group_for_somebody_who_is_gone_does_not_happen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing would ever bring again what it found."""
+    with RespServer() as served, served.connect() as other:
+        assert other.ask(b"TWRITE", b"s", b"t", b"x") == b":0"
+        go = served.call(asyncio.Event)
+        store = served.broker.committer._require_store()
+        commit = store.commit
+
+        async def slow(*arguments: Any, **options: Any) -> None:
+            await go.wait()
+            await commit(*arguments, **options)
+
+        monkeypatch.setattr(store, "commit", slow)
+        wire = served.connect()
+        wire.words(b"TWRITE", b"s", b"t", b"y")
+        served.until(lambda: any(c.busy for c in clients(served)))
+        # Alone behind what is under way, and the last one that came.
+        wire.words(b"TREAD", b"s", b"0", b"9", b"GROUP", b"g")
+        served.until(lambda: any(c.waiting for c in clients(served)))
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wire.close()
+        served.until(lambda: served.server.connections == 1)
+        commands = served.server.counts.commands
+        served.call(go.set)
+        served.until(lambda: served.server.counts.commands > commands)  # it had its turn
+        assert other.ask(b"TLEN", b"s") == b":2"
+        assert other.ask(b"TGROUP", b"INFO", b"s") == b"*0"
+
+
 def test_writes_behind_replies_that_nobody_read_happen_too() -> None:
     with RespServer(limits=Limits(unread_bytes=100_000)) as served, served.connect() as other:
         assert other.ask(b"TWRITE", b"s", b"t", b"x" * 1_000_000) == b":0"
