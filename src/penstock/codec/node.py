@@ -447,17 +447,24 @@ class Node:
             for start, stop in pairwise([low, *edges.tolist(), high])
         ]
 
-    def data_bytes(self, low: int, high: int) -> int:
-        """Bytes of data of the entries low <= i < high."""
-        return 0 if self.data is None else int(self.data.table[high]) - int(self.data.table[low])
+    def entry_bytes(self, low: int, high: int) -> int:
+        """Bytes of the entries low <= i < high: data, tags and meta."""
+        size = 0
+        for part in (self.data, self.tags, self.meta):
+            if part is not None:
+                size += int(part.table[high]) - int(part.table[low])
+        return size
 
     def fitting(self, low: int, high: int, size: int) -> int:
-        """How far entries go from `low` on until their data reaches `size`: the end, exclusive.
+        """How far entries go from `low` on until they reach `size`: the end, exclusive.
         Never less than one, so that something too large still comes, alone."""
-        if self.data is None or self.data_bytes(low, high) <= size:
+        if self.entry_bytes(low, high) <= size:
             return high
-        table = self.data.table
-        return low + int(np.searchsorted(table[low + 1 : high + 1], int(table[low]) + size)) + 1
+        reached = np.zeros(high - low, np.int64)
+        for part in (self.data, self.tags, self.meta):
+            if part is not None:
+                reached += part.table[low + 1 : high + 1].astype(np.int64) - int(part.table[low])
+        return low + int(np.searchsorted(reached, size)) + 1
 
     def columns(self) -> tuple[Column | None, Column | None, Column | None]:
         """Data, tags and meta as a body has them; None where no entry has any."""

@@ -406,7 +406,7 @@ async def _see_new(
                 if taken > start:
                     seen.new.append((node, start, taken))
                 found += taken - start
-                size += node.data_bytes(start, taken)
+                size += node.entry_bytes(start, taken)
                 seen.next = node.first + taken
                 if taken < stop or found >= room or size >= BYTES_MAX:
                     return
@@ -437,7 +437,7 @@ async def _read_offsets(
                     taken = node.fitting(start, last, bytes_max - size) if living else last
                     if living:
                         found.append((node, start, taken))
-                        size += node.data_bytes(start, taken)
+                        size += node.entry_bytes(start, taken)
                     if size >= bytes_max:
                         return found, offsets[offsets < node.first + taken]
         at += int(offsets[at:].searchsorted(end))

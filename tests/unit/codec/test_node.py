@@ -173,11 +173,15 @@ def test_runs_are_neighbours_that_live_or_are_dead(
     ("low", "size", "end"),
     [(0, 9, 4), (0, 10, 4), (0, 8, 3), (0, 5, 3), (0, 4, 2), (0, 0, 1), (2, -5, 3), (3, 1, 4)],
 )
-def test_entries_fit_until_their_data_reaches_the_size(low: int, size: int, end: int) -> None:
-    body = build_body(4, column([b"aa", b"bb", b"cccc", b"d"], "data"))
-    node = decode_node(node_value(body, 10, 5), "node")
-    assert node.fitting(low, 4, size) == end
-    assert node.data_bytes(0, 3) == 8
+def test_entries_fit_until_they_reach_the_size(low: int, size: int, end: int) -> None:
+    """Whatever they are large with."""
+    plain = build_body(4, column([b"aa", b"bb", b"cccc", b"d"], "data"))
+    tags, metas = column([b"a", b"", b"ccc", b""], "tag"), column([b"", b"bb", b"", b"d"], "meta")
+    mixed = build_body(4, column([b"a", b"", b"c", b""], "data"), tags=tags, meta=metas)
+    for body in (plain, mixed):
+        node = decode_node(node_value(body, 10, 5), "node")
+        assert node.fitting(low, 4, size) == end
+        assert [node.entry_bytes(0, 3), node.entry_bytes(2, 4)] == [8, 5]
 
 
 def test_a_hole_is_all_null_and_keeps_its_offsets() -> None:

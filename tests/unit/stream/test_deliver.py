@@ -484,10 +484,17 @@ async def test_evicted_entries_on_many_pages_are_cleared_a_part_at_a_time() -> N
 # Bounds of one answer.
 
 
-async def test_an_answer_holds_a_bounded_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+#: Ten bytes of data, of tag, data and meta, and so on.
+TEN = (b"0123456789", (b"012", b"3", b"456789"), (b"0123456789", b""), (b"", b"0", b"123456789"))
+
+
+@pytest.mark.parametrize("entry", TEN)
+async def test_an_answer_holds_a_bounded_number_of_bytes(
+    monkeypatch: pytest.MonkeyPatch, entry: Any
+) -> None:
     monkeypatch.setattr(deliver, "BYTES_MAX", 25)
     driver = await GroupDriver.open()
-    await driver.log.append(S, [b"0123456789"] * 8)
+    await driver.log.append(S, [entry] * 8)
 
     async def offsets(count: int) -> list[int]:
         return [m.offset for m in (await driver.deliver(count, retry_ms=10)).messages]
@@ -523,10 +530,13 @@ async def test_nothing_new_comes_before_what_is_due_and_did_not_fit(
     assert await offsets(8) == [3, 4, 5, 6, 7], "the bytes of each kind are counted apart"
 
 
-async def test_a_burial_is_bounded_in_bytes_and_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("entry", TEN)
+async def test_a_burial_is_bounded_in_bytes_and_goes_on(
+    monkeypatch: pytest.MonkeyPatch, entry: Any
+) -> None:
     monkeypatch.setattr(deliver, "BURY_BYTES", 25)
     driver = await GroupDriver.open()
-    await driver.log.append(S, [b"%010d" % i for i in range(8)])
+    await driver.log.append(S, [entry] * 8)
     await driver.create(dead=DEAD)
     await driver.deliver(8, retry_ms=10, expire_ms=20)
     driver.wait(20)
