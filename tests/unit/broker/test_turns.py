@@ -308,6 +308,32 @@ async def test_a_reader_with_little_time_whose_turn_was_there_is_not_asked_again
     assert entries.asked == ["hasty"]
 
 
+async def test_a_reader_whose_turn_was_there_does_not_wait_for_that_of_another() -> None:
+    room, asked, go_on = [2], list[str](), asyncio.Event()
+    turns = Turns(lambda key: room[0])
+
+    def reader(name: str, seconds: float | None) -> asyncio.Task[Any]:
+        async def ask() -> list[int]:
+            asked.append(name)
+            if asked.count("first") > 1:
+                await go_on.wait()
+            return []
+
+        return asyncio.create_task(turns.wait(KEY, ask, 1, seconds))
+
+    first, hasty = reader("first", None), reader("hasty", 0.1)
+    await settle()
+    assert asked == ["first", "hasty"]
+    room[0] = 1
+    turns.stir(KEY)
+    await settle()
+    assert asked == ["first", "hasty", "first"]
+    assert await asyncio.wait_for(hasty, 10) is None
+    go_on.set()
+    first.cancel()
+    await asyncio.wait([first])
+
+
 async def test_a_reader_with_little_time_does_not_stay_when_the_one_before_it_found_nothing() -> (
     None
 ):
