@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-from penstock.broker.waiters import Waiters
+import pytest
+
+from penstock.broker.waiters import GIVEN_UP_MIN, Waiters
 
 KEY = ("log", 1)
 
@@ -55,6 +58,8 @@ async def test_readers_that_give_up_one_by_one_do_not_pile_up_behind_one_that_wa
             other = asyncio.create_task(waiters.wait(("log", 2), 0))
             await asyncio.sleep(0)
             other.cancel()
+        await settle()
+        assert not waiters._heaps, "nobody waits there any more"
         stays = waiting(waiters, 0)
         for _ in range(1000):
             gives_up = waiting(waiters, 0)
@@ -65,3 +70,38 @@ async def test_readers_that_give_up_one_by_one_do_not_pile_up_behind_one_that_wa
         waiters.grown(KEY, 1)
         await stays
         assert not waiters._heaps.get(KEY)
+
+
+@pytest.mark.parametrize(("staying", "most"), [(1, 1000 // GIVEN_UP_MIN), (1000, 1)])
+async def test_who_gives_up_does_not_have_all_who_wait_looked_through(
+    monkeypatch: pytest.MonkeyPatch, staying: int, most: int
+) -> None:
+    looks = 0
+
+    def counted(items: Any) -> list[Any]:
+        nonlocal looks
+        looks += 1
+        return sorted(items)
+
+    monkeypatch.setattr("penstock.broker.waiters.sorted", counted, raising=False)
+    waiters = Waiters()
+    stay = [waiting(waiters, 0) for _ in range(staying)]
+    for _ in range(1000):
+        gives_up = waiting(waiters, 1)
+        await asyncio.sleep(0)
+        gives_up.cancel()
+        await asyncio.wait([gives_up])
+    assert looks <= most
+    waiters.wake_all()
+    await asyncio.gather(*stay)
+
+
+async def test_the_end_is_told_to_all_and_nobody_is_kept() -> None:
+    waiters = Waiters()
+    readers = [waiting(waiters, offset) for offset in range(3)]
+    await settle()
+    waiters.end(ValueError("closed"))
+    for reader in readers:
+        with pytest.raises(ValueError, match="closed"):
+            await reader
+    assert not waiters._heaps
