@@ -408,16 +408,28 @@ async def test_it_does_not_take_the_location_back_from_whoever_overtook_it() -> 
     assert world.disk.epoch == 2
 
 
-async def test_damage_found_when_reopening_ends_the_attempts_and_is_what_callers_hear() -> None:
+@pytest.mark.parametrize("kind", [CorruptError, StoppedError])
+async def test_damage_found_when_reopening_ends_the_attempts_and_is_what_callers_hear(
+    kind: type[CorruptError],
+) -> None:
     world = await make_world()
-    world.unreachable = CorruptError("a table is missing")
+    world.unreachable = kind("a table is missing")
     world.faults.next("commit", Fault(before=[Lose()]))
     with pytest.raises(UnavailableError):
         await world.committer.submit(add(1))
     await world.settle()
     assert len(world.openings) == 2
-    with pytest.raises(CorruptError, match="a table is missing"):
+    with pytest.raises(CorruptError, match="a table is missing") as raised:
         await world.committer.submit(add(1))
+    assert type(raised.value) is CorruptError
+
+
+async def test_an_engine_that_ends_while_it_opens_is_damage_as_callers_know_it() -> None:
+    world = World()
+    world.unreachable = StoppedError("panicked")
+    with pytest.raises(CorruptError, match="panicked") as raised:
+        await world.committer.open()
+    assert type(raised.value) is CorruptError
 
 
 async def test_who_asks_an_ended_committer_again_and_again_is_not_remembered() -> None:
