@@ -512,6 +512,26 @@ async def test_an_answer_holds_a_bounded_number_of_bytes(
     assert await offsets(8) == [6, 7]
 
 
+async def test_others_have_their_turn_between_the_nodes_of_what_is_due(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    turns = 0
+
+    async def give_way() -> None:
+        nonlocal turns
+        turns += 1
+
+    driver = await GroupDriver.open()
+    for _ in range(3):
+        await driver.log.append(S, [b"x"] * 1000)
+    await driver.create(max_pending=3000)
+    assert (await driver.deliver(3000, retry_ms=10)).count == 3000
+    driver.wait(10)
+    monkeypatch.setattr(deliver, "give_way", give_way)
+    assert (await driver.deliver(3000, retry_ms=10)).count == 3000
+    assert turns == 2
+
+
 async def test_nothing_new_comes_before_what_is_due_and_did_not_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
