@@ -54,6 +54,7 @@ from penstock.queue.state import (
     load_page,
     load_queue_by_id,
     owner_of,
+    page_place,
     pages_of,
     queue_id,
     read_lines,
@@ -217,9 +218,9 @@ class _Check:
         others: set[tuple[PageKind, int, int]] = set()
         for operation in self._tail.of(owner_of(state.id)):
             for code in pages_of(operation):
-                kind, number = PageKind(code & 3), code >> 2
-                if kind is not PageKind.AVAILABLE and number not in lines[kind]:
-                    others.add((kind, number, 0))
+                kind, number, priority = page_place(code)
+                if number not in lines[kind]:
+                    others.add((kind, number, priority))
         for key_type in (KeyType.ACTIVE, KeyType.DONE, KeyType.FAILED):
             low = queue_prefix(key_type, state.queue_id)
             async for rows in self._store.scan(low, prefix_end(low), batch_rows=16):

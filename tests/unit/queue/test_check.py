@@ -36,9 +36,11 @@ from penstock.log.decision import Decision, Step
 from penstock.log.holes import plan_holes
 from penstock.log.state import read_log
 from penstock.queue.check import check_queues
+from penstock.queue.flush import head_step
 from penstock.queue.item import Item
+from penstock.queue.lines import sheet_of
 from penstock.queue.page import encode_page
-from penstock.queue.state import page_row_key, sheet_key
+from penstock.queue.state import page_row_key, read_lines, sheet_key
 from penstock.queue.taken import METADATA
 from penstock.stream.check import check_groups
 from unit.queue.driver import QueueDriver, messages, small_pages
@@ -153,6 +155,53 @@ async def test_a_line_that_is_missing_is_found() -> None:
     told = await findings(driver)
     assert "and has no line" in told
     assert "the row of a sheet that nothing tells of" in told
+
+
+@pytest.mark.parametrize("kind", PageKind)
+async def test_a_line_of_a_page_that_only_operations_know_is_found(kind: PageKind) -> None:
+    """Its row is not written yet, but the head is: it and its sheet tell of one page less."""
+    driver = await sample()
+    await driver.publish(*messages(9, headers={"priority": "0"}))
+    leases = [] if kind is AVAILABLE else await driver.claim(9)
+    if kind is DONE:
+        await driver.ack(*leases)
+    if kind is FAILED:
+        await driver.fail(*leases)
+        await driver.fail(*await driver.claim(9))
+    state = await driver.queue()
+    await driver.do(head_step(state.id))
+    value = await driver.store.get(head_key(state.id))
+    assert value is not None
+    lines, row = (await driver.queue()).lines[kind], decode_head_row(value, "head")
+    view = await driver.rows_alone()
+    known = [part async for part in read_lines(view, await driver.queue(), kind)]
+    places = [
+        (i, at)
+        for i, part in enumerate(known)
+        for at, line in enumerate(part)
+        if not await driver.store.get(
+            page_row_key(
+                state.queue_id,
+                kind,
+                int(line["page"]),
+                int(line["priority"]) if kind is AVAILABLE else 0,
+            )
+        )
+    ]
+    assert places, "a page that only operations know"
+    i, at = places[-1]
+    number, left = int(lines.sheets["sheet"][i]), np.delete(known[i], at)
+    sheets = {each: table.copy() for each, table in row.sheets.items()}
+    if len(left):
+        sheets[kind][i] = sheet_of(kind, number, row.sequence, left)[0]
+    else:
+        sheets[kind] = np.delete(sheets[kind], i)
+    sheet = encode_sheet(SheetRow(kind, row.sequence, left)) if len(left) else None
+    told = encode_head_row(msgspec.structs.replace(row, sheets=sheets))
+    await write(driver, {head_key(state.id): told, sheet_key(state.id, kind, number): sheet})
+    number = int(known[i]["page"][at])
+    what = f"{kind.name.lower().replace('_', ' ')} page {number} holds"
+    assert what in await findings(driver)
 
 
 @pytest.mark.parametrize("kind", PageKind)
