@@ -24,7 +24,7 @@ import pyarrow as pa
 
 from penstock.codec.queueoperation import LINES, PageKind, join
 from penstock.codec.queuestate import Entries
-from penstock.errors import InvalidError
+from penstock.errors import CorruptError, InvalidError
 from penstock.log.columns import Counts
 from penstock.log.decision import StateKey
 from penstock.log.pages import Tail
@@ -194,8 +194,10 @@ async def state_columns(
     contents = await Contents.open(store, headers=headers, payload=payload, objects=objects)
     form = state_schema(headers=headers, payload=payload)
     for each in ranges:
+        there = 0
         async for pages in _gathered(view, queue, each, batch_rows, count):
             entries, consumers = _entries(pages)
+            there += len(entries)
             chosen = _present(queue, pages[0].kind, entries, now_ms)
             if not chosen.any():
                 continue
@@ -208,6 +210,11 @@ async def state_columns(
                 count.rows += len(part[0])
                 count.bytes += sum(column.nbytes for column in part)
                 yield pa.RecordBatch.from_arrays(part, schema=form)
+        if there != each.rows:
+            raise CorruptError(
+                f"queue {name!r}: pages of {each.state.replace('_', ' ')} messages have {there} of"
+                f" them, and their lines say {each.rows}"
+            )
 
 
 async def _gathered(

@@ -12,15 +12,24 @@ from penstock.broker.broker import Broker
 from penstock.broker.pagekeeping import flush_queue
 from penstock.broker.queueanswers import FailedMessage
 from penstock.broker.queuekeeping import GRACE_MS
-from penstock.codec.queueoperation import PageKind
-from penstock.errors import InvalidError, NotFoundError
+from penstock.codec.keys import KeyType, prefix, prefix_end
+from penstock.codec.queueoperation import LINES, PageKind, join
+from penstock.errors import CorruptError, InvalidError, NotFoundError
 from penstock.log.columns import Counts
+from penstock.log.decision import Decision, Step
 from penstock.log.pages import Tail
 from penstock.log.rowview import RowView
 from penstock.queue import statecolumns
 from penstock.queue.item import INLINE_BYTES, Item
 from penstock.queue.payloadcolumns import payloads_of
-from penstock.queue.state import load_page, load_queue, owner_of, queue_name
+from penstock.queue.state import (
+    load_page,
+    load_queue,
+    owner_of,
+    page_row_key,
+    queue_name,
+    read_lines,
+)
 from penstock.queue.statecolumns import STATES, PageRange, queue_ranges, state_columns
 from penstock.store.memory import MemoryDisk, MemoryStore
 from penstock.store.objects import MemoryObjects
@@ -395,3 +404,24 @@ async def test_a_flush_first_ends_leases_and_lets_go_what_is_over() -> None:
     assert await world.counted() == {"available": 0, "in_flight": 0, "done": 0, "failed": 1}
     with pytest.raises(NotFoundError):
         await flush_queue(world.broker.committer, queue_name("nobody"))
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_page_whose_row_is_lost_is_damage_and_no_smaller_table(state: str) -> None:
+    world = await World.start(max_attempts=1)
+    await world.publish(*[Item(b"x")] * 9)
+    await world.ack(await world.claim(2))
+    await world.fail(await world.claim(2))
+    await world.claim(2)
+    await flush_queue(world.broker.committer, Q)
+    view, kind = RowView(world.store, Tail()), STATES[state]
+    queue = await load_queue(view, Q)
+    line = join(LINES[kind], [part async for part in read_lines(view, queue, kind)])[0]
+    priority = int(line["priority"]) if state == "available" else 0
+    key = page_row_key(queue.queue_id, kind, int(line["page"]), priority)
+    low = prefix(KeyType.OPERATIONS)
+    scan = world.store.scan(low, prefix_end(low))
+    gone = dict.fromkeys([key, *[key async for rows in scan for key, _ in rows]])
+    await world.broker.committer.submit(Step(lambda view, now: Decision(writes=gone)))
+    with pytest.raises(CorruptError, match=f"pages of {state.replace('_', ' ')} messages have 0"):
+        await world.rows()
