@@ -25,7 +25,7 @@ from penstock.queue.place import insert
 from penstock.queue.state import (
     Change,
     QueueState,
-    load_page,
+    load_listed,
     load_queue,
     load_sheet,
     newer,
@@ -84,7 +84,7 @@ async def _list_page(view: View, state: QueueState, kind: PageKind, after: int) 
             break
     if not numbers:
         return Listed(np.zeros(0, FORMS[kind]), wanted, ever, None)
-    entries = (await load_page(view, state, kind, numbers[0])).entries
+    entries = (await load_listed(view, state, kind, numbers[0])).entries
     if after and numbers[0] == wanted and left != _ALL_LEFT:
         came = ever - after & _EVER_MASK
         entries = entries[max(len(entries) - left - came, 0) :]

@@ -12,10 +12,12 @@ Invariants   Q3  a line says what its page holds                                
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 
 import msgspec
 import numpy as np
 
+from penstock.clock import give_way
 from penstock.codec.catalogue import check_name
 from penstock.codec.keys import (
     Kind,
@@ -291,6 +293,26 @@ async def _with_sheet(view: View, state: QueueState, lines: Lines, page: int) ->
     return lines.having(i, await load_sheet(view, state, lines, i))
 
 
+async def load_listed(view: View, state: QueueState, kind: PageKind, number: int) -> Page:
+    """For a read: a page of a list that has a line in this state. CorruptError where it is not as
+    its line says, and not because commits went on beside this."""
+    lines = await _with_sheet(view, state, state.lines[kind], number)
+    try:
+        return await load_page(
+            view, state, kind, number, check=partial(check_page, state.name, lines)
+        )
+    except CorruptError:
+        await give_way()  # memory may not have heard yet of the commit whose rows are there
+        now: QueueState | None = view.committed(queue_state_key(state.id))
+        if now is None or now is state:
+            now = await _read_queue(view, state.id, state.name)
+        lines = await _with_sheet(view, now, now.lines[kind], number)
+        page = await load_page(view, now, kind, number)
+        if page.sequence <= now.sequence:
+            check_page(now.name, lines, page)
+        return page
+
+
 async def read_lines(view: View, state: QueueState, kind: PageKind) -> AsyncIterator[Entries]:
     """For reads: all lines, sheet by sheet."""
     lines = state.lines[kind]
@@ -330,7 +352,8 @@ async def load_page(
     check: Callable[[Page], None] | None = None,
 ) -> Page:
     """For `load`: a page with everything that was committed, and what this tick did. `check` raises
-    for one from the store that memory must not keep."""
+    for one from the store that is not as its line says; memory keeps none that was not looked at
+    so: who finds a page there takes it as it is."""
     key = page_state_key(state.id, kind, number)
     page: Page | None = view.state(key)
     if page is not None:
@@ -349,7 +372,7 @@ async def load_page(
         page = in_claim_order(page)
     if check is not None:
         check(page)
-    view.keep(key, page)
+        view.keep(key, page)
     return page
 
 
@@ -419,8 +442,6 @@ class Change:
                     self._view, self.before, self._lines[kind], number
                 )
             page = await load_page(self._view, self.before, kind, number, priority, self._check)
-            if not len(page.entries):
-                self._check(page)  # reads keep pages too, and check none
             self._pages[place] = self._lined[place] = page
         return self._pages[place]
 

@@ -25,7 +25,7 @@ from penstock.queue.admin import delete_step
 from penstock.queue.flush import head_step, pages_step, plan_flush
 from penstock.queue.lease import ack_step
 from penstock.queue.lines import Lines, cut_into_sheets, key_of, key_of_line, no_lines, sheet_of
-from penstock.queue.lists import list_page
+from penstock.queue.lists import list_page, redrive_step
 from penstock.queue.page import Page, line_of
 from penstock.queue.receipt import LEASE
 from penstock.queue.state import (
@@ -333,13 +333,16 @@ async def test_a_read_that_was_overtaken_ends_whatever_memory_has(
 
 
 @pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("changed", [False, True])
 @pytest.mark.parametrize("kind_of_view", [Kept, Unaware])
 async def test_a_sheet_that_is_gone_is_damage_whatever_memory_has(
-    kind_of_view: type[RowView],
+    kind_of_view: type[RowView], changed: bool
 ) -> None:
     driver = await QueueDriver.start(max_attempts=1)
     await some(driver)
     await driver.flush()
+    if changed:  # another sheet is newer in memory than in the store
+        await driver.ack(*await driver.claim(1))
     queue = (await driver.queue()).id
     head = driver.store.head()
     gone: dict[bytes, bytes | None] = {sheet_key(queue, DONE, 0): None}
@@ -348,6 +351,33 @@ async def test_a_sheet_that_is_gone_is_damage_whatever_memory_has(
     )
     with pytest.raises(CorruptError, match="sheet 0 of done pages is gone"):
         await list_page(kind_of_view(driver.store, driver.tail), Q, DONE)
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("kind_of_view", [Kept, Unaware])
+async def test_a_page_of_a_list_that_changed_since_is_no_damage(
+    kind_of_view: type[RowView], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that became empty has no row any more, and its line was read before that."""
+    driver = await QueueDriver.start(max_attempts=1)
+    await some(driver)
+    view = kind_of_view(driver.store, driver.tail)
+    keep = view.keep
+    monkeypatch.setattr(view, "keep", lambda key, state: key[0] == "queue" and keep(key, state))
+    state = await load_queue(view, Q)
+    assert all(part is not None for part in state.lines[FAILED].parts)
+    _, gone, changed, *_ = await driver.pages(FAILED)
+    await driver.do(redrive_step(Q, [*gone.keys.tolist(), int(changed.keys[0])]))
+    await driver.flush()
+    for owner in driver.tail.owners():
+        driver.tail.flushed(owner, driver.tail.of(owner)[-1].sequence)
+    found: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        listed = await list_page(view, Q, FAILED, after)
+        found += listed.entries["message_id"].tolist()
+        after = listed.next
+    assert found == await driver.ids(FAILED)
 
 
 @pytest.mark.usefixtures("small")
