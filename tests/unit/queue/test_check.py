@@ -251,6 +251,17 @@ async def test_a_head_that_tells_other_things_of_a_sheet_is_found(
     assert "it is not as" in await findings(driver)
 
 
+async def test_a_sheet_that_a_head_names_twice_is_found() -> None:
+    driver = await sample()
+    key = head_key((await driver.queue()).id)
+    value = await driver.store.get(key)
+    assert value is not None
+    row = decode_head_row(value, "head")
+    sheets = row.sheets | {DONE: np.repeat(row.sheets[DONE], 2)}
+    await write(driver, {key: encode_head_row(msgspec.structs.replace(row, sheets=sheets))})
+    assert "a sheet of done pages is there twice" in await findings(driver)
+
+
 async def test_lines_out_of_order_are_found() -> None:
     driver = await sample()
     state = await driver.queue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 import struct
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -195,6 +196,19 @@ async def test_a_request_behind_a_flush_in_one_tick_finds_the_sheets(heads: int)
     steps = [head_step(number) for _ in range(heads)]
     *_, truths = await driver.submit(*steps, ack_step(Q, np.array(leases, LEASE)))
     assert truths == [True] * 4
+    await driver.clean()
+
+
+@pytest.mark.usefixtures("small")
+async def test_a_sheet_that_goes_between_two_flushes_of_one_tick_leaves_no_row() -> None:
+    driver = await QueueDriver.start()
+    await driver.publish(*messages(4))
+    number = (await driver.queue()).id
+    leases = await driver.claim(4)
+    steps = [head_step(number), ack_step(Q, np.array(leases, LEASE)), head_step(number)]
+    *_, truths, _ = await driver.submit(*steps)
+    assert truths == [True] * 4
+    assert {key[len(pages_prefix(number))] for key in await sheets(driver)} == {DONE}
     await driver.clean()
 
 
@@ -393,6 +407,21 @@ async def test_a_queue_that_is_read_while_it_is_flushed_has_no_gap() -> None:
 
 
 @pytest.mark.usefixtures("small")
+async def test_a_queue_whose_sheets_are_written_anew_while_it_is_read_is_no_damage() -> None:
+    driver = await QueueDriver.start(max_attempts=1)
+    await some(driver)
+    await driver.flush()
+    await driver.publish(b"one more")
+    await driver.claim(1)
+    store: Any = FlushedBehind(driver, driver.flush, row=head_key((await driver.queue()).id))
+    state = await load_queue(RowView(store, driver.tail), Q)
+    assert store.flushed
+    assert [state.count(kind) for kind in PageKind] == [
+        len(await driver.ids(kind)) for kind in PageKind
+    ]
+
+
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("kind", PageKind)
 async def test_a_page_that_is_read_while_it_is_flushed_has_no_gap(kind: PageKind) -> None:
     driver = await QueueDriver.start(max_attempts=1)
@@ -472,6 +501,8 @@ def test_any_changes_of_pages_leave_what_one_list_would_have(
             if len(page.entries):
                 pages[page.number] = page
         check(lines, naive(pages, kind))
+        if kind is AVAILABLE:
+            check_available(lines, pages)
         for i, part in enumerate(lines.parts):  # P: what did not change is shared
             if int(lines.sheets["sequence"][i]) < sequence:
                 assert any(part is other for other in known.parts)
@@ -491,11 +522,37 @@ def check(lines: Lines, wanted: list[Any]) -> None:
         assert sheet_of(lines.kind, sheet["sheet"], sheet["sequence"], part)[0] == sheet
         for line in part:
             assert lines.at(key_of_line(lines.kind, line.item())) == i
-    # Short ones are put together, but not without end.
-    assert len(lines.parts) <= 2 + len(wanted)
     for field in (lines.kind is AVAILABLE and ("first_visible_ms", "retention_ms")) or ():
         at = LINES[lines.kind].names.index(field)  # type: ignore[union-attr]
         assert lines.least(field, -1) == min((line[at] for line in wanted), default=-1)
+
+
+def check_available(lines: Lines, pages: dict[int, Page]) -> None:
+    """What is asked of their order says what one list would say."""
+    wanted = naive(pages, AVAILABLE)
+    for priority in (0, 1, 3, 5, 255):
+        of_it = [line for line in wanted if line[2] == priority]
+        last = lines.last_of(priority)
+        assert (None if last is None else last.item()) == (of_it[-1] if of_it else None)
+        assert not of_it or lines.of_priority(priority).tolist() == of_it
+    for line, following in pairwise([*wanted, None]):
+        behind = lines.behind(pages[line[0]])
+        assert (None if behind is None else behind.item()) == following
+
+
+def test_sheets_that_became_short_are_put_together_and_no_longer_than_half_of_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("penstock.queue.lines.SHEET_LINES", 8)
+    pages = [page_of(IN_FLIGHT, number, 1, 5, 0) for number in range(160)]
+    lines = no_lines(IN_FLIGHT).replaced([(None, page) for page in pages], 1)
+    assert len(lines.parts) == 20
+    for sequence, page in enumerate(reversed(pages), 2):
+        if page.number % 8:
+            empty = page_of(IN_FLIGHT, page.number, 0, 5, 0)
+            lines = lines.replaced([(page, empty)], sequence)
+    assert lines.here()["page"].tolist() == list(range(0, 160, 8))
+    assert lines.sheets["lines"].tolist() in ([4] * 5, [2, *[4] * 4, 2], [1, *[4] * 4, 3])
 
 
 def test_a_list_that_grows_fills_its_sheets(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,6 +57,23 @@ async def test_a_redriven_message_comes_behind_those_that_wait_already() -> None
     assert [lease.message_id for lease in await driver.claim(2)] == [waiting, message_id]
 
 
+async def test_redrive_of_all_goes_over_all_sheets(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.queue.lists.REDRIVE_PAGES", 4)
+    driver = await failed(60)
+    await driver.flush()
+    driver.forget()
+    assert len((await driver.queue()).lines[PageKind.FAILED].parts) == 5
+    counts: list[int] = []
+    after: int | None = 0
+    while after is not None:
+        part = await driver.do(redrive_step(Q, None, after))
+        counts.append(part.count)
+        after = part.next
+    assert counts == [16, 16, 16, 12]
+    assert await driver.ids(PageKind.FAILED) == []
+    await driver.clean()
+
+
 async def test_redrive_of_some_leaves_the_others() -> None:
     driver = await failed(10)
     ids = await driver.ids(PageKind.FAILED)
