@@ -41,7 +41,7 @@ from penstock.store.port import Reader
 #: What was published lately is kept up to this size.
 FRESH_BYTES = 32 << 20
 PAYLOADS_BYTES = 32 << 20
-#: Who reads a record gets up to so many behind it, where they are not larger than this together.
+#: Who reads a record gets up to so many behind it, where it is no larger than this itself.
 AHEAD_ROWS = 16
 AHEAD_BYTES = 128 << 10
 #: Reading ahead looks into the store about so often, after so many messages at a time, and takes up
