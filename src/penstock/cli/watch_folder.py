@@ -34,7 +34,7 @@ UNFINISHED = (
 )
 _TABLE = "_delta_log"
 #: What a location consists of.
-_PARTS = ("broker", "journal", "store")
+_PARTS = ("broker", "journal", "payloads", "store")
 #: What ingest writes into a table, which has a log only afterwards (tablefolder.staging_folder).
 _STAGING = re.compile(r"(.*/)?splits/[0-9a-f]{12}-[0-9]+")
 

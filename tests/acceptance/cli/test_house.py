@@ -153,7 +153,9 @@ def test_a_doctor_tells_a_host_that_is_not_known_from_a_port_that_is_taken(sh: A
 
 def test_a_location_is_no_folder_in_which_files_arrive(sh: Any, db: penstock.Database) -> None:
     db.stream("s").write(b"x")
-    for folder in (db.location, f"{db.location}/journal", f"{db.location}/store/manifest"):
+    db.publish(bytes(2 << 20))
+    for part in ("", "/journal", "/store/manifest", "/payloads"):
+        folder = db.location + part
         for location in (db.location, f"{db.location}-other"):
             assert sh("watch", folder, "--queue", "own", "--once", "--location", location) == 2
             assert "is a Penstock location, or a part of one" in sh.err
