@@ -30,7 +30,9 @@ from penstock.clock import SystemClock
 
 
 def top(
-    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between looks.")] = 2.0,
+    every: Annotated[
+        float, typer.Option("--every", min=0.1, max=86_400, help="Seconds between looks.")
+    ] = 2.0,
     count: Annotated[
         int | None, typer.Option("--count", "-n", min=1, help="End after so many looks.")
     ] = None,

@@ -12,7 +12,6 @@ Not here     Which files are complete (watch_folder.py), loading them (`penstock
 from __future__ import annotations
 
 import contextlib
-import math
 import signal
 import sys
 import threading
@@ -39,6 +38,8 @@ from penstock.store.location import folder_of
 
 #: A listing takes at most this part of the time, however many files there are.
 _LISTING_SHARE = 0.1
+#: No clock of the machine counts as far as a float does.
+_SECONDS_MAX = 1e9
 #: So often is what was announced tidied up: files that are gone are remembered for weeks.
 _TIDY_MS = 24 * 3_600 * 1_000
 
@@ -139,8 +140,10 @@ def _shown_path(path: Path | str) -> str:
 
 
 def _seconds(what: str, value: float, least: float) -> float:
-    if not math.isfinite(value) or value < least:
-        raise InvalidError(f"{what} is a number of seconds, at least {least:g}, not {value}")
+    if not least <= value <= _SECONDS_MAX:
+        raise InvalidError(
+            f"{what} is a number of seconds, from {least:g} to {_SECONDS_MAX:,.0f}, not {value}"
+        )
     return value
 
 

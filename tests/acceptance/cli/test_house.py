@@ -164,6 +164,18 @@ def test_a_location_is_no_folder_in_which_files_arrive(sh: Any, db: penstock.Dat
     assert "own" not in db.queues()
 
 
+@pytest.mark.parametrize("seconds", ["inf", "1e308", "nan", "0"])
+def test_times_between_looks_that_no_clock_knows_are_refused(
+    sh: Any, tmp_path: Path, seconds: str
+) -> None:
+    assert sh("top", "-n", "2", "--every", seconds) == 2
+    watch = ("watch", str(tmp_path), "--queue", "q", "--once", "--settle", "0.01")
+    assert sh(*watch, "--interval", seconds) == 2
+    if seconds != "0":
+        assert sh(*watch, "--settle", seconds) == 2
+        assert "is a number of seconds" in sh.err
+
+
 def test_a_broker_is_not_checked_by_its_address(sh: Any) -> None:
     assert sh("check", "--location", "penstock://127.0.0.1:7379") == 2
     assert "broker" in sh.err
