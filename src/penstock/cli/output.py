@@ -22,7 +22,8 @@ PIPE_COLUMNS = 10_000
 def result_console() -> Console:
     """Made anew for each use, because a test or a shell may have replaced stdout."""
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
-    return Console(highlight=False, width=PIPE_COLUMNS if piped else None)
+    # No emoji: a name such as user:key:5 is text, whatever rich would make of :key:.
+    return Console(highlight=False, emoji=False, width=PIPE_COLUMNS if piped else None)
 
 
 def progress_bars() -> Progress:

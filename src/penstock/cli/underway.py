@@ -52,7 +52,9 @@ def logged(console: Console) -> Iterator[None]:
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            console.print(f"penstock: {record.getMessage()}", markup=False, highlight=False)
+            console.print(
+                f"penstock: {record.getMessage()}", markup=False, emoji=False, highlight=False
+            )
 
     logger, handler = logging.getLogger("penstock"), Handler(logging.INFO)
     before, logger.level = logger.level, logging.INFO

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -22,6 +23,7 @@ from penstock.cli.output import progress_bars
 from penstock.cli.rendering import number
 from penstock.cli.top_look import look
 from penstock.cli.top_view import draw
+from penstock.cli.underway import logged
 from penstock.clock import SystemClock
 
 
@@ -174,6 +176,18 @@ def test_times_between_looks_that_no_clock_knows_are_refused(
     if seconds != "0":
         assert sh(*watch, "--settle", seconds) == 2
         assert "is a number of seconds" in sh.err
+
+
+def test_a_name_is_shown_as_it_is_and_not_as_a_picture(sh: Any, db: penstock.Database) -> None:
+    db.create_queue("user:key:5")
+    assert sh("queue", "pause", "user:key:5") == 0
+    assert sh.out == "user:key:5 is paused\n"
+    assert sh("queue", "peek", "user:key:5") == 0
+    assert "user:key:5" in sh.out
+    said = io.StringIO()
+    with logged(Console(file=said)):
+        logging.getLogger("penstock").warning("queue %r is paused", "user:key:5")
+    assert said.getvalue() == "penstock: queue 'user:key:5' is paused\n"
 
 
 def test_a_broker_is_not_checked_by_its_address(sh: Any) -> None:
