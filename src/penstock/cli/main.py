@@ -9,6 +9,7 @@ Contract     Exit 0 is success; 1 a finding (something is lost, damaged, stale o
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import signal
 import sys
@@ -157,6 +158,7 @@ def exit_code(error: PenstockError) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     open_standard_files()
+    print_any_text()
     forget_no_size()
     try:
         try:
@@ -201,6 +203,13 @@ def forget_no_size() -> None:
     for name in ("COLUMNS", "LINES"):
         if os.environ.get(name, "").strip("0") == "":
             os.environ.pop(name, None)
+
+
+def print_any_text() -> None:
+    """Names of files need not be text, and a terminal need not know every letter: what cannot be
+    printed is escaped, as Python does on stderr."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def open_standard_files() -> None:

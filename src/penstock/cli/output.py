@@ -1,6 +1,7 @@
 """How commands print: results on stdout, progress and errors on stderr; pipes stay clean.
 
-JSON         What structs are called on the wire, their tags, is nobody's business: `plain`.
+JSON         What structs are called on the wire, their tags, is nobody's business: `plain`. It is
+             text, so a path that is none is escaped.
 """
 
 from __future__ import annotations
@@ -41,13 +42,15 @@ def progress_bars() -> Progress:
 
 
 def plain(value: Any) -> Any:
-    """For JSON: structs as their fields alone."""
+    """For JSON: structs as their fields alone, and text that it takes."""
     match value:
+        case str():
+            return value if value.isascii() else value.encode(errors="backslashreplace").decode()
         case msgspec.Struct():
             named = zip(value.__struct_fields__, value.__struct_encode_fields__, strict=True)
             return {shown: plain(getattr(value, field)) for field, shown in named}
         case dict():
-            return {key: plain(each) for key, each in value.items()}
+            return {plain(key): plain(each) for key, each in value.items()}
         case list() | tuple() | set() | frozenset():
             return [plain(each) for each in value]
     return value

@@ -32,6 +32,7 @@ from penstock.broker.broker import Broker
 from penstock.broker.commit import DEADLINE_SECONDS
 from penstock.cli.config import load_config
 from penstock.cli.options import LOCATION_DEFAULT, Json, configured_location, nobody_said
+from penstock.cli.output import print_json_line
 from penstock.client.host import serve_folder
 from penstock.clock import Clock, SystemClock
 from penstock.errors import FencedError, InvalidError, UnavailableError
@@ -354,11 +355,10 @@ async def until_told(
 def announce(location: str, address: Address | None, *, as_json: bool) -> None:
     if as_json:
         host, port = address or (None, None)
-        ready = Ready(location, host, port, os.getpid())
-        line = msgspec.json.encode(ready).decode()
-    elif address is None:
-        line = f"penstock serves {location}"
-    else:
-        line = f"penstock serves {location} on {_shown(address)} (RESP)"
+        print_json_line(Ready(location, host, port, os.getpid()))
+        return
+    line = f"penstock serves {location}"
+    if address is not None:
+        line += f" on {_shown(address)} (RESP)"
     sys.stdout.write(line + "\n")
     sys.stdout.flush()  # whoever started us waits for this line

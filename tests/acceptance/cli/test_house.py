@@ -190,6 +190,32 @@ def test_a_name_is_shown_as_it_is_and_not_as_a_picture(sh: Any, db: penstock.Dat
     assert said.getvalue() == "penstock: queue 'user:key:5' is paused\n"
 
 
+def test_a_folder_whose_name_is_no_text_is_a_location_too(sh: Any, tmp_path: Path) -> None:
+    folder = str(tmp_path / "d\udcff")
+    with penstock.open(folder) as db:
+        db.stream("s").write(b"x")
+        assert sh("top", "--location", folder) == 0
+    for words in (("check",), ("doctor",)):
+        assert sh(*words, "--location", folder) == 0
+        assert "d\\udcff" in sh.out
+        sh.json(*words, "--location", folder)
+    assert sh.json("check", "--location", folder)["location"].endswith("d\\udcff")
+    assert sh("doctor", "--resp", "\udcff") == 1
+    assert "'\\udcff' is not an address" in sh.out
+    assert sh("stream", "write", "s", "x", "--location", folder) == 0, "a process that serves it"
+
+
+def test_what_the_output_cannot_show_is_escaped(
+    sh: Any, db: penstock.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    db.stream("letters").write("ü ☃".encode())
+    shown = io.TextIOWrapper(io.BytesIO(), encoding="latin-1")
+    monkeypatch.setattr("sys.stdout", shown)
+    assert sh("stream", "read", "letters") == 0
+    shown.seek(0)
+    assert "ü \\u2603" in shown.read()
+
+
 def test_a_broker_is_not_checked_by_its_address(sh: Any) -> None:
     assert sh("check", "--location", "penstock://127.0.0.1:7379") == 2
     assert "broker" in sh.err
