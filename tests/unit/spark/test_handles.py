@@ -64,14 +64,23 @@ def test_a_worker_does_not_look_for_garbage_among_what_it_has_loaded(
     tries: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries += ["not away"] * 2
+    freezes: list[int] = []
+    freeze = gc.freeze
+
+    def count_and_freeze() -> None:
+        freeze()
+        freezes.append(gc.get_freeze_count())
+
+    monkeypatch.setattr(gc, "freeze", count_and_freeze)
     handles.database(ADDRESS)
-    assert gc.get_freeze_count() == 0  # a planner ends soon
+    assert not freezes  # a planner ends soon
     monkeypatch.setattr(TaskContext, "_taskContext", object())
     try:
         handles.database(ADDRESS + "2")
-        frozen = gc.get_freeze_count()
-        assert frozen > 0
         handles.database(ADDRESS + "3")
-        assert gc.get_freeze_count() == frozen  # once: what came since may become garbage
+        # Once: what came since may become garbage. What is frozen may still end by itself, so
+        # how much it is says nothing afterwards.
+        assert len(freezes) == 1
+        assert freezes[0] > 0
     finally:
         gc.unfreeze()
