@@ -155,9 +155,9 @@ def _run(request: list[object], files: list[int]) -> None:
         os.close(file)
     # Anew, as a process of its own has them: Python remembers of a file whether it can be sought,
     # and the nursery's own output may be a file where this is a pipe.
-    sys.stdin = open(0, closefd=False)
-    sys.stdout = open(1, "w", closefd=False)
-    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")
+    sys.stdin = open(0, closefd=False)  # noqa: SIM115 - until the process ends
+    sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", 1, closefd=False, errors="backslashreplace")  # noqa: SIM115
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
