@@ -51,7 +51,13 @@ from penstock.queue.admin import (
 )
 from penstock.queue.allqueues import ALL_QUEUES, AllQueues, load_all_queues
 from penstock.queue.expire import clear_step
-from penstock.queue.item import INLINE_BYTES, PAYLOAD_BYTES_MAX, Item, PreparedBatch
+from penstock.queue.item import (
+    INLINE_BYTES,
+    PAYLOAD_BYTES_MAX,
+    Item,
+    PreparedBatch,
+    payloads_of,
+)
 from penstock.queue.lease import (
     Claimed,
     ack_step,
@@ -206,7 +212,7 @@ class Queues:
 
     async def _publish(self, batch: PreparedBatch, begun: float | None = None) -> list[int]:
         (published,) = await self._committer.submit(publish_step(batch), begun=begun)
-        self._reading.fresh.add(published, batch)
+        self._reading.fresh.add(published)
         ids: list[int] = published.ids
         return ids
 
@@ -615,7 +621,7 @@ def _bytes_of(item: Item) -> int:
 
 def _whole(items: Sequence[Item], each: int) -> PreparedBatch | None:
     """All of them, where they are one commit without objects."""
-    sizes = [len(item.payload) for item in items]
+    sizes = list(map(len, payloads_of(items)))
     if not items or max(sizes) > INLINE_BYTES or sum(sizes) + each * len(items) > PART_BYTES:
         return None
     batch = PreparedBatch(items)

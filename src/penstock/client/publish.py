@@ -13,7 +13,7 @@ Not here     What may be stored (queue/item.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,7 +23,7 @@ import pyarrow as pa
 from penstock.client.checks import milliseconds
 from penstock.codec.catalogue import check_name
 from penstock.errors import InvalidError
-from penstock.queue.item import PAYLOAD_BYTES_MAX, Item
+from penstock.queue.item import PAYLOAD_BYTES_MAX, Bare, Item
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -72,7 +72,7 @@ def item_of(message: Publish) -> Item:
     )
 
 
-def items_of(messages: object) -> list[Item]:
+def items_of(messages: object) -> Sequence[Item]:
     if isinstance(messages, pa.RecordBatch | pa.Table):
         return _arrow_items(messages)
     if isinstance(messages, str | bytes | bytearray | memoryview | Mapping | Publish):
@@ -81,7 +81,7 @@ def items_of(messages: object) -> list[Item]:
         raise InvalidError(f"messages are a list, not {type(messages).__name__}")
     listed = list(messages)
     if set(map(type, listed)) == {bytes} and max(map(len, listed)) <= PAYLOAD_BYTES_MAX:
-        return [Item(payload) for payload in listed]  # by far the most frequent
+        return Bare(listed)  # by far the most frequent
     return [_numbered(i, message) for i, message in enumerate(listed)]
 
 

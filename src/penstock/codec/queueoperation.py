@@ -28,6 +28,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 
 import msgspec
 import numpy as np
@@ -405,12 +406,24 @@ def _read_table(reader: Reader, form: np.dtype[np.void], what: str) -> Entries:
 
 
 def join(form: np.dtype[np.void], parts: Sequence[Entries]) -> Entries:
-    """One array of all; numpy's own spends longer on comparing dtypes than on copying."""
+    """One array of all, read-only: numpy's own copies of entries go field by field, in thirty times
+    as long."""
     if len(parts) == 1:
         return parts[0]
-    joined = np.empty(sum(map(len, parts)), form)
-    at = 0
-    for part in parts:
-        joined[at : at + len(part)] = part
-        at += len(part)
-    return joined
+    return np.frombuffer(b"".join([part.tobytes() for part in parts]), form)
+
+
+def pick(entries: Entries, which: npt.NDArray[np.bool_ | np.integer]) -> Entries:
+    """entries[which], as whole entries: numpy would copy each field of each by itself."""
+    chosen: Entries = entries.view(_whole(entries.dtype))[which].view(entries.dtype)
+    return chosen
+
+
+def copy_of(entries: Entries) -> Entries:
+    """One that may be changed."""
+    return np.frombuffer(bytearray(entries.tobytes()), entries.dtype)
+
+
+@lru_cache
+def _whole(form: np.dtype[np.void]) -> np.dtype[np.void]:
+    return np.dtype((np.void, form.itemsize))

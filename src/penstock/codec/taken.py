@@ -73,6 +73,12 @@ def applied(page: TakenPage, operation: TakenOperation, sequence: int) -> TakenP
     here = _slots(page, operation.taken)
     if here is not None:
         at, within = here
+        new = operation.counts[within]
+        low, high = int(at[0]), int(at[-1]) + 1
+        if high - low == len(at) and not slots[low:high].any() and new.max() <= TAKERS_MAX:
+            slots[low:high] = new  # nearly always: neighbours that nobody took yet
+            here = None
+    if here is not None:
         # A message that is gone is never taken again: nobody could read it. One that is dead may
         # be: a backfill can be done with it before the router has come to it.
         counts = operation.counts[within].astype(np.int64)

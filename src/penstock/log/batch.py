@@ -129,6 +129,11 @@ def build_columns(
     )
 
 
+def build_blob(edges: Sizes, blob: bytes) -> list[Body]:
+    """The same from data that is laid out already."""
+    return _bodies([(edges, blob), None, None]) if len(edges) > 1 else []
+
+
 def _tag_edges(tags: Sequence[Tag]) -> Edges:
     """All ASCII text or all bytes, the usual cases, go without a call of our own per entry."""
     try:

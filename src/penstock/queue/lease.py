@@ -24,7 +24,7 @@ import xxhash
 
 from penstock.codec.attempts import Attempt, Ending, decode_attempts, encode_attempts
 from penstock.codec.keys import attempts_key
-from penstock.codec.queueoperation import Keys, PageKind, join
+from penstock.codec.queueoperation import Keys, PageKind, copy_of, join, pick
 from penstock.codec.queuestate import AVAILABLE, DONE, FAILED, HISTORY, IN_FLIGHT, Entries
 from penstock.codec.scalars import NEVER_MS, U16_MAX
 from penstock.errors import InvalidError
@@ -185,7 +185,7 @@ async def _pick(
     change.do(PageKind.AVAILABLE, number, removed=visible["message_id"][:end])
     await drop(draft, change, visible[:end][expired[:end]])
     await _fail(draft, change, visible[:end][worn[:end]])
-    return visible[good]
+    return pick(visible, good)
 
 
 async def drop(draft: Draft, change: Change, expired: Entries) -> None:
@@ -267,7 +267,7 @@ def extend_step(name: LogName, leases: Leases, lease_ms: int) -> Step:
     async def body(draft: Draft) -> list[bool]:
         change, found, truths = await _find(draft, name, leases)
         deadline_ms = draft.now_ms + check_lease(change.settings, lease_ms)
-        found = found.copy()
+        found = copy_of(found)
         names = await _names(change, found)
         for i, consumer in enumerate(names):
             found["consumer"][i] = change.consumer(consumer)
@@ -300,7 +300,7 @@ async def _find(draft: Draft, name: LogName, leases: Leases) -> tuple[Change, En
         best = good.nonzero()[0]
         good[best[1:][at[best][1:] == at[best][:-1]]] = False  # each once
         truths[order[here][good]] = True
-        parts.append(entries[at[good]])
+        parts.append(pick(entries, at[good]))
     return change, join(IN_FLIGHT, parts), truths.tolist()
 
 
@@ -388,7 +388,7 @@ async def _drop_old(draft: Draft, change: Change, entries: Entries) -> Entries:
     """L4. -> those that are not over"""
     old = entries["retention_deadline_ms"] < draft.now_ms
     await drop(draft, change, entries[old])
-    return entries[~old]
+    return pick(entries, ~old)
 
 
 async def _fail(draft: Draft, change: Change, entries: Entries) -> None:

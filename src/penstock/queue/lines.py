@@ -22,7 +22,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from penstock.codec.queueoperation import LINES, SHEETS, PageKind, join
+from penstock.codec.queueoperation import LINES, SHEETS, PageKind, copy_of, join
 from penstock.codec.queuestate import Entries
 from penstock.codec.scalars import I64_MAX, U64_MAX
 from penstock.queue.page import Page, line_fields
@@ -227,7 +227,7 @@ class Lines(msgspec.Struct, frozen=True, eq=False):
                 return None
             if self.at(key) != i:
                 return None  # it belongs to another sheet
-        lines = lines.copy()
+        lines = copy_of(lines)
         lines[p] = new
         end = _KEY_AT + len(key)
         first = row[_KEY_AT:end] if p else key
@@ -238,7 +238,7 @@ class Lines(msgspec.Struct, frozen=True, eq=False):
                 sums[at] = max(known, now) if was < known or now >= known else lines[field].max()
             else:
                 sums[at] = min(known, now) if was > known or now <= known else lines[field].min()
-        sheets = self.sheets.copy()
+        sheets = copy_of(self.sheets)
         sheets[i] = (row[0], sequence, row[2], row[3] - old[1] + new[1], *first, *sums)
         parts = (*self.parts[:i], lines, *self.parts[i + 1 :])
         return Lines(kind, sheets, parts, self.nbytes)

@@ -33,7 +33,7 @@ from penstock.log.decision import View
 from penstock.log.read import read_nodes
 from penstock.log.state import LogState
 from penstock.queue.arrays import rising
-from penstock.queue.item import Item, PreparedBatch
+from penstock.queue.item import Bare, Item
 from penstock.queue.publish import Published
 from penstock.queue.taken import METADATA
 from penstock.store.port import Reader
@@ -53,6 +53,8 @@ LOOK_BYTES = 1 << 20
 AHEAD_SIZE = PAYLOADS_BYTES // 4
 #: What a message, or a record, costs in memory besides its bytes: objects and their places.
 _OVERHEAD = 400
+#: The same of a payload in a list of payloads.
+_BARE_OVERHEAD = 48
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
@@ -66,13 +68,13 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
 class _Kept(msgspec.Struct, frozen=True, eq=False):
     first_offset: int
-    ids: list[int]
-    items: list[Item]
+    ids: Sequence[int]
+    items: Sequence[Item]
     received_at_ms: int
     size: int
 
 
-_NOTHING = _Kept(0, [], [], 0, 0)
+_NOTHING = _Kept(0, (), (), 0, 0)
 
 
 def _content(item: Item, received_at_ms: int) -> Content:
@@ -95,15 +97,15 @@ class Fresh:
         self._kept: list[_Kept] = []
         self._bytes = 0
 
-    def add(self, published: Published, batch: PreparedBatch) -> None:
+    def add(self, published: Published) -> None:
         """After its commit. Commits come in the order of their offsets."""
-        chosen = [batch.items[i] for i in published.chosen]
-        if not chosen or (self._firsts and published.first_offset <= self._firsts[-1]):
+        batch, first = published.stored, published.first_offset
+        if batch is None or (self._firsts and first <= self._firsts[-1]):
             return
-        size = batch.size + _OVERHEAD * len(chosen)
-        ids = [published.ids[i] for i in published.chosen]
-        kept = _Kept(published.first_offset, ids, chosen, published.received_at_ms, size)
-        self._firsts.append(published.first_offset)
+        each = _BARE_OVERHEAD if isinstance(batch.items, Bare) else _OVERHEAD
+        size = batch.size + each * len(batch) + _OVERHEAD
+        kept = _Kept(first, published.numbers, batch.items, published.received_at_ms, size)
+        self._firsts.append(first)
         self._kept.append(kept)
         self._bytes += size
         if self._bytes > self._bytes_max:
@@ -132,8 +134,13 @@ class Fresh:
             if not 0 <= i < len(kept.items):
                 kept = self._holding(offset)
                 i = offset - kept.first_offset
-            known = i < len(kept.items) and kept.ids[i] == message_id
-            found.append(_content(kept.items[i], kept.received_at_ms) if known else None)
+            if i >= len(kept.items) or kept.ids[i] != message_id:
+                found.append(None)
+            elif isinstance(kept.items, Bare):
+                at_ms = kept.received_at_ms
+                found.append(Content(kept.items.payloads[i], None, {}, at_ms, at_ms))
+            else:
+                found.append(_content(kept.items[i], kept.received_at_ms))
         return found
 
     def _holding(self, offset: int) -> _Kept:

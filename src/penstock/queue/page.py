@@ -18,7 +18,17 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.codec.queueoperation import FORMS, KEY_FIELD, LINES, Delta, Keys, PageKind, join
+from penstock.codec.queueoperation import (
+    FORMS,
+    KEY_FIELD,
+    LINES,
+    Delta,
+    Keys,
+    PageKind,
+    copy_of,
+    join,
+    pick,
+)
 from penstock.codec.queuestate import (
     ActiveBucket,
     Entries,
@@ -98,7 +108,7 @@ def applied(
         if page.kind is PageKind.IN_FLIGHT:
             leases = entries["lease_number"]
             if len(leases) and put["lease_number"].min() <= leases[-1]:  # else they are new
-                entries = entries[~is_in(leases, np.sort(put["lease_number"]))]
+                entries = pick(entries, ~is_in(leases, np.sort(put["lease_number"])))
             put, names = _renamed(put, consumers, names)
         entries = join(FORMS[page.kind], (entries, put)) if len(entries) else put
         if ordered or page.kind is not PageKind.AVAILABLE:
@@ -120,7 +130,7 @@ def _without(entries: Entries, keys: Keys, removed: Keys) -> Entries:
     count = len(removed)
     if count <= len(keys) and (keys[:count] == removed).all():
         return entries[count:]
-    return entries[~is_in(keys, removed)]
+    return pick(entries, ~is_in(keys, removed))
 
 
 def _renamed(
@@ -134,7 +144,7 @@ def _renamed(
     table = np.zeros(len(consumers), np.uint16)
     for i in used:
         table[i] = places.setdefault(consumers[i], len(places))
-    put = put.copy()
+    put = copy_of(put)
     put["consumer"] = table[put["consumer"]]
     return put, tuple(places)
 
@@ -147,13 +157,17 @@ def _ordered(kind: PageKind, entries: Entries, new: int) -> Entries:
     elif kind is PageKind.IN_FLIGHT:
         leases = entries["lease_number"]
         if (leases[1:] < leases[:-1]).any():
-            entries = entries[np.argsort(leases)]
+            entries = pick(entries, np.argsort(leases))
     return entries
 
 
 def is_in_order(entries: Entries) -> bool:
     """Whether available messages stand in the order in which they are claimed."""
     visible, ids = entries["visible_at_ms"], entries["message_id"]
+    if len(entries) < 2:
+        return True
+    if visible[0] == visible[-1] and (visible == visible[0]).all():  # published together
+        return bool((ids[1:] > ids[:-1]).all())
     if (visible[1:] > visible[:-1]).all():
         return True
     same = visible[1:] == visible[:-1]
@@ -163,7 +177,7 @@ def is_in_order(entries: Entries) -> bool:
 def in_order(entries: Entries) -> Entries:
     if is_in_order(entries):
         return entries
-    return entries[np.lexsort((entries["message_id"], entries["visible_at_ms"]))]
+    return pick(entries, np.lexsort((entries["message_id"], entries["visible_at_ms"])))
 
 
 def line_of(page: Page) -> Entries:

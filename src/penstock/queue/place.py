@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from penstock.codec.queueoperation import Delta, PageKind
+from penstock.codec.queueoperation import Delta, PageKind, pick
 from penstock.codec.queuestate import Entries
 from penstock.queue.lines import Lines
 from penstock.queue.page import PAGE_ENTRIES, applied, in_order
@@ -29,7 +29,7 @@ async def insert(change: Change, entries: Entries) -> None:
         await _insert(change, first, in_order(entries))
         return
     for priority in np.unique(priorities).tolist():
-        await _insert(change, priority, in_order(entries[priorities == priority]))
+        await _insert(change, priority, in_order(pick(entries, priorities == priority)))
 
 
 async def _insert(change: Change, priority: int, entries: Entries) -> None:
@@ -71,7 +71,7 @@ def _groups(
     lines = known.of_priority(priority)
     places = _places(lines, entries)
     for place in np.unique(places).tolist():
-        yield lines[place], entries[places == place]
+        yield lines[place], pick(entries, places == place)
 
 
 def _share(count: int) -> int:

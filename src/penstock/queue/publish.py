@@ -15,10 +15,10 @@ import msgspec
 import xxhash
 
 from penstock.codec.keys import Scope, once_key, payload_key
+from penstock.codec.node import Body
 from penstock.codec.payload import RESERVED_SCHEME, UriPayload, encode_payload, payload_of
 from penstock.errors import CorruptError
 from penstock.log.append import append_step
-from penstock.log.batch import build_columns
 from penstock.log.catalogue import Ids, find_target, load_ids, load_target, take_ids
 from penstock.log.decision import Now, Step
 from penstock.log.once import check, once_value
@@ -36,40 +36,52 @@ BLOCK_COUNT = 1000
 
 class Published(msgspec.Struct, frozen=True, eq=False):
     ids: list[int]  # one per item, in their order
-    chosen: list[int]  # which items were stored; the others were published before
-    first_offset: int = 0  # of the first of them in the metadata log
+    #: What was stored, its ids, where it begins in the metadata log, and when it was received; None
+    #: where all of it was published before.
+    stored: PreparedBatch | None = None
+    numbers: Sequence[int] = ()
+    first_offset: int = 0
     received_at_ms: int = 0
 
 
 def publish_step(batch: PreparedBatch, *, dedup_ms: int = DEDUP_MS) -> Step:
     async def body(draft: Draft) -> Published:
-        ids, chosen, dedups = await _deduplicated(draft, batch)
-        if not chosen:
-            return Published([i for i in ids if i is not None], [])
-        numbers = await _take_ids(draft, batch, chosen)
-        for i, number in zip(chosen, numbers, strict=True):
+        if batch.to is None and batch.dedup_ids is None:  # nearly always
+            if not len(batch):
+                return Published([])
+            return await _store(draft, batch, dedup_ms)
+        ids, chosen, repeats = await _deduplicated(draft, batch)
+        published = Published([])
+        if chosen:
+            new = batch if len(chosen) == len(batch) else batch.part(chosen)
+            published = await _store(draft, new, dedup_ms)
+        for i, number in zip(chosen, published.ids, strict=True):
             ids[i] = number
-        for i, first in dedups.items():
+        for i, first in repeats.items():
             ids[i] = ids[first]
-        now_ms = draft.now_ms
-        fixed = batch.fixed(numbers, chosen, now_ms)
-        records = batch.records(fixed, chosen)
-        offset = await _append(draft, records)
-        items = [batch.items[i] for i in chosen]
-        draft.rows |= dict(payload_rows(numbers, items))
-        if any(item.dedup_id is not None for item in items):
-            _remember(draft, await _owners(draft, items), items, numbers, dedup_ms)
-        await route(draft, Batch.of(fixed, items, offset))
-        return Published([i for i in ids if i is not None], chosen, offset, now_ms)
+        found = [number for number in ids if number is not None]
+        assert len(found) == len(batch), "each was stored, or published before"
+        return msgspec.structs.replace(published, ids=found)
 
     return draft_step(body, batch.size)
 
 
-async def _take_ids(draft: Draft, batch: PreparedBatch, chosen: Sequence[int]) -> list[int]:
+async def _store(draft: Draft, batch: PreparedBatch, dedup_ms: int) -> Published:
+    """Payloads, metadata, routing."""
+    numbers = await _take_ids(draft, batch)
+    fixed = batch.fixed(numbers, draft.now_ms)
+    offset = await _append(draft, batch.bodies(fixed))
+    draft.rows |= dict(payload_rows(numbers, batch))
+    if batch.dedup_ids is not None:
+        owners = await _owners(draft, batch.items)
+        _remember(draft, owners, batch.dedup_ids, numbers, dedup_ms)
+    await route(draft, Batch.of(fixed, batch, offset))
+    return Published(list(numbers), batch, numbers, offset, draft.now_ms)
+
+
+async def _take_ids(draft: Draft, batch: PreparedBatch) -> Sequence[int]:
     """In order; a batch with large payloads has its ids already."""
-    if batch.reserved is not None:
-        return [batch.reserved[i] for i in chosen]
-    return list(await _new_ids(draft, len(chosen)))
+    return await _new_ids(draft, len(batch)) if batch.reserved is None else batch.reserved
 
 
 async def _new_ids(draft: Draft, count: int) -> range:
@@ -89,37 +101,35 @@ def reserve_step(count: int) -> Step:
     return draft_step(body)
 
 
-async def _append(draft: Draft, records: Sequence[bytes]) -> int:
+async def _append(draft: Draft, records: Sequence[Body]) -> int:
     """To the metadata log. -> the first offset"""
     await load_target(draft.view, METADATA, make=True)
     state = find_target(draft.view, METADATA)
-    decision = append_step(METADATA, build_columns(records)).decide(
-        draft.view, Now(draft.now_ms, b"")
-    )
+    decision = append_step(METADATA, records).decide(draft.view, Now(draft.now_ms, b""))
     draft.rows |= decision.writes
     draft.states |= decision.states
     draft.timers += decision.timers
     return 0 if state is None else state.next
 
 
-def payload_rows(ids: Sequence[int], items: Sequence[Item]) -> Iterator[tuple[bytes, bytes]]:
+def payload_rows(ids: Sequence[int], batch: PreparedBatch) -> Iterator[tuple[bytes, bytes]]:
     """Neighbours share a block; whatever is alone stays the RFC's own record."""
-    return ((payload_key(first), value) for first, value in payload_records(ids, items))
+    return ((payload_key(first), value) for first, value in payload_records(ids, batch))
 
 
-def payload_records(ids: Sequence[int], items: Sequence[Item]) -> Iterator[tuple[int, bytes]]:
+def payload_records(ids: Sequence[int], batch: PreparedBatch) -> Iterator[tuple[int, bytes]]:
     """The id of the first message, and the record."""
-    payloads = [item.payload for item in items if item.uri is None]
     if (
-        0 < len(items) == len(payloads) <= BLOCK_COUNT
+        0 < len(batch) <= BLOCK_COUNT
+        and not batch.with_uris
         and ids[-1] - ids[0] == len(ids) - 1
-        and sum(map(len, payloads)) <= BLOCK_BYTES
+        and batch.size <= BLOCK_BYTES
     ):
-        yield ids[0], encode_payload(payload_of(payloads))  # nearly always
+        yield ids[0], encode_payload(payload_of(batch.payloads))  # nearly always
         return
     run: list[bytes] = []
     first = size = 0
-    for number, item in zip(ids, items, strict=True):
+    for number, item in zip(ids, batch.items, strict=True):
         full = len(run) >= BLOCK_COUNT or size + len(item.payload) > BLOCK_BYTES
         if run and (item.uri is not None or full or number != first + len(run)):
             yield first, encode_payload(payload_of(run))
@@ -171,8 +181,6 @@ async def _deduplicated(
 ) -> tuple[list[int | None], list[int], dict[int, int]]:
     """-> ids that are known, the items that are new, and those that repeat one of these"""
     ids: list[int | None] = [None] * len(batch)
-    if all(item.dedup_id is None and item.to is None for item in batch.items):
-        return ids, list(range(len(batch))), {}
     owners = await _owners(draft, batch.items)
     chosen: list[int] = []
     repeats: dict[int, int] = {}
@@ -201,11 +209,14 @@ def _dedup_key(owner: int, dedup_id: str) -> bytes:
 
 
 def _remember(
-    draft: Draft, owners: Sequence[int], items: Sequence[Item], ids: Sequence[int], dedup_ms: int
+    draft: Draft,
+    owners: Sequence[int],
+    dedup_ids: Sequence[str | None],
+    ids: Sequence[int],
+    dedup_ms: int,
 ) -> None:
-    for item, owner, number in zip(items, owners, ids, strict=True):
-        if item.dedup_id is not None:
+    for dedup_id, owner, number in zip(dedup_ids, owners, ids, strict=True):
+        if dedup_id is not None:
             answer = number.to_bytes(8, "little")
-            draft.rows[_dedup_key(owner, item.dedup_id)] = once_value(
-                0, answer, draft.now_ms, dedup_ms
-            )
+            key = _dedup_key(owner, dedup_id)
+            draft.rows[key] = once_value(0, answer, draft.now_ms, dedup_ms)

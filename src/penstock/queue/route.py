@@ -49,7 +49,7 @@ from penstock.log.state import LogState, state_key
 from penstock.queue.allqueues import AllQueues, load_all_queues
 from penstock.queue.draft import Draft, draft_step
 from penstock.queue.filter import DEFAULT_PRIORITY, PRIORITY_HEADER, Rows, header_priorities
-from penstock.queue.item import Item
+from penstock.queue.item import PreparedBatch
 from penstock.queue.place import insert
 from penstock.queue.state import Change, load_queue_by_id
 from penstock.queue.taken import METADATA, load_taken_page, reclaim_of
@@ -60,6 +60,7 @@ ROUTE_COUNT = 2000
 #: everybody's commits wait for it.
 LOOK_BYTES, LOOK_BYTES_MIN = 16 << 20, 64 << 10
 
+_NO_HEADERS: Mapping[str, str] = {}
 ROUTER: StateKey = ("router", None)
 MESSAGES_DUE: StateKey = ("messages", None)
 
@@ -85,16 +86,16 @@ class Batch:
         rows: Rows,
         offsets: npt.NDArray[np.uint64],
         retention_ms: npt.NDArray[np.int64],
-        to: Sequence[str | None],
+        to: Sequence[str | None] | None,
     ) -> None:
         self.rows = rows
         self.offsets = offsets
         self.retention_ms = retention_ms  # deadlines
-        self.to = to
+        self.to = to  # None: no message is addressed
         self._default: npt.NDArray[np.uint8] | None = None
 
     @classmethod
-    def of(cls, fixed: npt.NDArray[np.void], items: Sequence[Item], offset: int) -> Batch:
+    def of(cls, fixed: npt.NDArray[np.void], batch: PreparedBatch, offset: int) -> Batch:
         """Of messages that are being published at this offset."""
         return cls._make(
             fixed["message_id"].astype(np.int64),
@@ -102,9 +103,10 @@ class Batch:
             fixed["received_at_ms"].astype(np.int64),
             fixed["visible_at_ms"].astype(np.int64),
             fixed["retention_s"].astype(np.int64),
-            [item.headers for item in items],
-            np.arange(offset, offset + len(items), dtype=np.uint64),
-            [item.to for item in items],
+            [_NO_HEADERS] * len(batch) if batch.headers is None else batch.headers,
+            np.arange(offset, offset + len(batch), dtype=np.uint64),
+            batch.to,
+            default=batch.headers is None,
         )
 
     @classmethod
@@ -120,7 +122,7 @@ class Batch:
             column("retention_s"),
             [dict(each.headers) for each in found],
             np.array(offsets, np.uint64),
-            [each.to for each in found],
+            [each.to for each in found] if any(each.to is not None for each in found) else None,
         )
 
     @classmethod
@@ -133,11 +135,15 @@ class Batch:
         retention_s: npt.NDArray[np.int64],
         headers: Sequence[Mapping[str, str]],
         offsets: npt.NDArray[np.uint64],
-        to: Sequence[str | None],
+        to: Sequence[str | None] | None,
+        default: bool = False,
     ) -> Batch:
         rows = Rows(ids, created, received, visible, retention_s, headers)
         deadlines = np.where(retention_s == 0, NEVER_MS, received + 1000 * retention_s)
-        return cls(rows, offsets, deadlines, to)
+        batch = cls(rows, offsets, deadlines, to)
+        if default:  # no message says a priority
+            batch._default = np.full(len(rows), DEFAULT_PRIORITY, np.uint8)
+        return batch
 
     def entries(self, change: Change, chosen: npt.NDArray[np.intp]) -> Entries:
         """The chosen ones as available messages of this queue."""
@@ -190,6 +196,8 @@ async def _give(draft: Draft, batch: Batch, queues: AllQueues) -> None:
 def _expire_later(draft: Draft, batch: Batch) -> None:
     """Neighbours with one deadline share a row."""
     deadlines, offsets = batch.retention_ms, batch.offsets
+    if (deadlines == NEVER_MS).all():
+        return
     edges = np.flatnonzero(np.diff(deadlines) | (np.diff(offsets) != 1)) + 1
     for low, high in pairwise([0, *edges.tolist(), len(deadlines)]):
         deadline_ms = int(deadlines[low])
@@ -212,7 +220,7 @@ def _log_id(draft: Draft) -> int:
 
 def _chosen(batch: Batch, queues: AllQueues) -> dict[int, npt.NDArray[np.intp]]:
     """Positions in the batch, by queue."""
-    if not any(to is not None for to in batch.to):
+    if batch.to is None:
         return queues.matcher.route(batch.rows)
     addressed = np.array([to is not None for to in batch.to])
     chosen = {
@@ -295,7 +303,8 @@ async def _backfill(draft: Draft, change: Change, batch: Batch, log: LogState, e
     takes = (
         np.ones(len(rows), np.bool_) if settings.filter is None else settings.filter.select(rows)
     )
-    takes &= np.array([to is None for to in batch.to])
+    if batch.to is not None:
+        takes &= np.array([to is None for to in batch.to])
     takes &= batch.retention_ms >= draft.now_ms
     living = await _living(draft, log.log_id, batch)
     if len(living) < len(takes):

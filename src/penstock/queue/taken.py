@@ -20,6 +20,7 @@ from penstock.codec.operations import Operation, Owner, PagedView
 from penstock.codec.queueoperation import Keys
 from penstock.codec.taken import (
     DEAD,
+    PAGE_SLOTS,
     TakenOperation,
     TakenPage,
     applied,
@@ -32,6 +33,8 @@ from penstock.codec.taken import (
 )
 from penstock.log.catalogue import LogName, NameState, States, load_name
 from penstock.log.decision import StateKey, Timer, View
+from penstock.log.state import LogState
+from penstock.log.state import state_key as log_state_key
 from penstock.queue.arrays import rising
 
 #: The metadata log of RFC 0001; no command that names streams can reach it.
@@ -85,6 +88,9 @@ async def load_head(view: View, log_id: int) -> TakenHead:
 async def load_taken_page(view: View, log_id: int, number: int) -> TakenPage:
     page: TakenPage | None = view.state(page_state_key(log_id, number))
     if page is None:
+        log: LogState | None = view.state(log_state_key(log_id))
+        if log is not None and number * PAGE_SLOTS >= log.next:
+            return empty_page(number)  # behind every message: nobody took anything there
         operations = view.operations(owner_of(log_id))  # before the row, as in `load_head`
         value = await view.store.get(page_key(log_id, number))
         page = empty_page(number) if value is None else decode_taken_page(number, value)
@@ -119,12 +125,12 @@ class Taken:
     async def take(self, log_id: int, offsets: Keys, counts: Keys) -> None:
         """So many queues took each of these; rising. Those without a taker need no mention."""
         some = counts > 0
-        if some.any():
+        if not some.all():
+            offsets, counts = offsets[some], counts[some]
+        if len(offsets):
             await self._do(
                 log_id,
-                TakenOperation(
-                    taken=offsets[some].astype(np.uint64), counts=counts[some].astype(np.uint16)
-                ),
+                TakenOperation(taken=offsets.astype(np.uint64), counts=counts.astype(np.uint16)),
             )
 
     async def release(self, offsets: Keys) -> None:

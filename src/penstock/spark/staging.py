@@ -23,7 +23,7 @@ from penstock.client.publish import items_of
 from penstock.clock import SystemClock
 from penstock.codec.node import Body
 from penstock.errors import InvalidError, PenstockError
-from penstock.log.batch import build_bodies, build_columns
+from penstock.log.batch import build_bodies
 from penstock.log.staging import STAGE_BYTES_MAX, PayloadRow
 from penstock.queue.item import PreparedBatch
 from penstock.queue.publish import payload_records
@@ -148,10 +148,9 @@ class MessageStage(TaskStage):
         queues = sorted({item.to for item in items if item.to is not None})
         prepared = PreparedBatch(items)
         ids, now_ms = self._bulk.reserve(self.staging, self._writer, len(items), queues)
-        chosen = range(len(items))
-        records = prepared.records(prepared.fixed(ids, chosen, now_ms), chosen)
-        self._stage_payloads(list(payload_records(ids, items)))
-        self._stage_bodies(build_columns(records))
+        bodies = prepared.bodies(prepared.fixed(ids, now_ms))
+        self._stage_payloads(list(payload_records(ids, prepared)))
+        self._stage_bodies(bodies)
 
     def _stage_payloads(self, payloads: Sequence[PayloadRow]) -> None:
         for part in parts_of(payloads, [len(value) for _, value in payloads]):

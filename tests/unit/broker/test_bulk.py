@@ -15,7 +15,7 @@ from penstock.broker.bulk import Wanted
 from penstock.broker.progress import PROGRESS_MAX, Part, Position, Table, decode_report
 from penstock.client.bulk import Bulk
 from penstock.errors import ConflictError, InvalidError, NotFoundError
-from penstock.log.batch import build_bodies, build_columns
+from penstock.log.batch import build_bodies
 from penstock.log.bulkread import read_at
 from penstock.log.catalogue import stream_name
 from penstock.log.columns import Counts, columns
@@ -126,10 +126,10 @@ def test_a_producer_that_links_is_remembered_for_ever(door: Door) -> None:
 def stage_messages(bulk: Bulk, staging: int, writer: int, items: list[Item]) -> range:
     to = sorted({item.to for item in items if item.to is not None})
     ids, now_ms = bulk.reserve(staging, writer, len(items), to)
-    batch, chosen = PreparedBatch(items), range(len(items))
-    records = batch.records(batch.fixed(ids, chosen, now_ms), chosen)
-    bulk.stage(staging, writer, 0, [], list(payload_records(ids, items)))
-    bulk.stage(staging, writer, 0, build_columns(records))
+    batch = PreparedBatch(items)
+    bodies = batch.bodies(batch.fixed(ids, now_ms))
+    bulk.stage(staging, writer, 0, [], list(payload_records(ids, batch)))
+    bulk.stage(staging, writer, 0, bodies)
     return ids
 
 
@@ -171,7 +171,7 @@ def test_a_queue_that_a_staged_message_names_must_exist(door: Door) -> None:
 def test_payloads_go_in_under_reserved_ids_only(door: Door) -> None:
     staging = door.bulk.begin()
     ids, _ = door.bulk.reserve(staging, 1, 2)
-    (record,) = payload_records(range(ids.start, ids.start + 1), [Item(b"x")])
+    (record,) = payload_records(range(ids.start, ids.start + 1), PreparedBatch([Item(b"x")]))
     with pytest.raises(InvalidError, match="is not reserved"):
         door.bulk.stage(staging, 2, 0, [], [record])
     with pytest.raises(InvalidError, match="is not reserved"):

@@ -49,7 +49,7 @@ def test_every_way_to_write_a_message() -> None:
         ),
     ]  # fmt: skip
     assert items_of([]) == []
-    assert items_of(b"%d" % n for n in range(2)) == [Item(b"0"), Item(b"1")]
+    assert list(items_of(b"%d" % n for n in range(2))) == [Item(b"0"), Item(b"1")]
 
 
 def test_what_is_stored_in_seconds_or_milliseconds_is_rounded_up() -> None:

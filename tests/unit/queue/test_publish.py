@@ -228,20 +228,20 @@ async def test_a_payload_that_is_gone_is_none_though_an_older_one_is_there() -> 
 
 
 async def test_fresh_messages_are_found_by_offset_and_id_until_they_are_too_many() -> None:
-    fresh = Fresh(bytes_max=1500)
+    fresh = Fresh(bytes_max=1200)
     items = list(messages(4))
-    fresh.add(Published([7, 8], [0, 1], 0, 5), PreparedBatch(items[:2]))
-    fresh.add(Published([7, 9], [1], 2, 6), PreparedBatch(items[2:]))
+    fresh.add(Published([7, 8], PreparedBatch(items[:2]), [7, 8], 0, 5))
+    fresh.add(Published([7, 9], PreparedBatch(items[3:]), [9], 2, 6))
     found = fresh.find([9, 8, 7, 7, 9, 9], [2, 1, 1, 0, 3, 2])
     payloads = [None if content is None else content.payload for content in found]
     assert payloads == [b"3", b"1", None, b"0", None, b"3"], "None: another message, or none"
     assert [content.received_at_ms for content in found if content] == [6, 5, 5, 6]
-    fresh.add(Published([10], [0], 3, 6), PreparedBatch(items[:1]))
+    fresh.add(Published([10], PreparedBatch(items[:1]), [10], 3, 6))
     old, new = fresh.find([8, 10], [1, 3])
     assert old is None, "the oldest went"
     assert new is not None
     large = Item(b"", headers={"a": "x" * 2000})
-    fresh.add(Published([11], [0], 4, 6), PreparedBatch([large]))
+    fresh.add(Published([11], PreparedBatch([large]), [11], 4, 6))
     assert fresh.find([11], [4]) == [None], "headers count too"
 
 

@@ -13,7 +13,6 @@ from penstock.broker.broker import Broker
 from penstock.broker.queuekeeping import GRACE_MS, ORPHAN_MS
 from penstock.codec.keys import KeyType, prefix, prefix_end
 from penstock.codec.payload import BytesPayload, PayloadBlock, decode_payload
-from penstock.log.batch import build_columns
 from penstock.log.catalogue import open_target
 from penstock.log.check import check_log
 from penstock.log.decision import Decision, Step, View
@@ -319,9 +318,9 @@ async def stage(world: World, items: Sequence[Item]) -> None:
     bulk = world.broker.bulk
     staging = await bulk.begin()
     ids, now_ms = await bulk.reserve(staging, 1, len(items))
-    batch, chosen = PreparedBatch(items), range(len(items))
-    records = batch.records(batch.fixed(ids, chosen, now_ms), chosen)
-    await bulk.stage(staging, 1, 0, build_columns(records), list(payload_records(ids, items)))
+    batch = PreparedBatch(items)
+    bodies = batch.bodies(batch.fixed(ids, now_ms))
+    await bulk.stage(staging, 1, 0, bodies, list(payload_records(ids, batch)))
     await bulk.link(staging, None, [1])
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from penstock.codec.keys import KeyType, prefix, prefix_end
-from penstock.log.batch import build_columns
 from penstock.log.link import link_step
 from penstock.log.staging import begin_step, reserve_step, revoke_step, stage_step
 from penstock.queue.check import check_queues
@@ -19,10 +18,10 @@ from unit.queue.driver import QueueDriver
 
 async def stage(driver: QueueDriver, staging: int, writer: int, *items: Item) -> range:
     ids, now_ms = await driver.do(reserve_step(staging, writer, len(items)))
-    batch, chosen = PreparedBatch(items), range(len(items))
-    records = batch.records(batch.fixed(ids, chosen, now_ms), chosen)
-    payloads = list(payload_records(ids, items))
-    await driver.do(stage_step(staging, writer, 0, build_columns(records), payloads))
+    batch = PreparedBatch(items)
+    bodies = batch.bodies(batch.fixed(ids, now_ms))
+    payloads = list(payload_records(ids, batch))
+    await driver.do(stage_step(staging, writer, 0, bodies, payloads))
     return range(ids.start, ids.stop)
 
 

@@ -11,7 +11,7 @@ Not here     arity (queue_commands.py), running a request (queues.py), limits of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from functools import lru_cache
 from typing import Any, Literal
@@ -21,7 +21,7 @@ import msgspec
 from penstock.errors import InvalidError
 from penstock.log.catalogue import LogName
 from penstock.queue.backoff import Backoff, fixed
-from penstock.queue.item import Item
+from penstock.queue.item import Bare, Item
 from penstock.queue.state import queue_name
 from penstock.server.resp.words import Words, number, shown, text
 
@@ -71,7 +71,7 @@ class Reclaiming(msgspec.Struct, frozen=True):
 
 
 class Publish(msgspec.Struct, frozen=True):
-    items: list[Item]
+    items: Sequence[Item]
     one: bool = False  # the reply is one id
 
 
@@ -311,7 +311,7 @@ def parse_publish(words: list[bytes]) -> Publish:
 
 def parse_publish_many(words: list[bytes]) -> Publish:
     if {word.upper() for word in set(words[1::2])} == {b"PAYLOAD"} and len(words) % 2:
-        return Publish([Item(payload) for payload in words[2::2]])  # nothing but payloads
+        return Publish(Bare(words[2::2]))  # nothing but payloads
     rest = Words(words, 1)
     items: list[Item] = []
     while rest.more():
