@@ -158,7 +158,7 @@ class Broker:
         upkeep.add(keeping.chores)
         upkeep.add(topic_keeping.chores)
         upkeep.add(pages.chores)
-        upkeep.add(QueueKeeping(cache, clock, objects, upkeep.remind).chores)
+        upkeep.add(QueueKeeping(cache, clock, objects, queues.fresh, upkeep.remind).chores)
         upkeep.add(SourceKeeping(upkeep.remind).chores)
         bulk = Bulk(committer, location, objects)
         broker = cls(committer, streams, queues, topics, bulk, upkeep, lock)

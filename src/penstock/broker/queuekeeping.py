@@ -40,6 +40,7 @@ from penstock.log.evict import evict_step
 from penstock.log.holes import plan_holes
 from penstock.log.state import LogState
 from penstock.queue.expire import clear_step
+from penstock.queue.message import Fresh
 from penstock.queue.reclaim import (
     Plan,
     dead_end,
@@ -78,9 +79,11 @@ class QueueKeeping:
         cache: NodeCache,
         clock: Clock,
         objects: Objects,
+        fresh: Fresh,
         remind: Callable[[list[Timer]], None],
     ) -> None:
         self._cache = cache
+        self._fresh = fresh
         self._clock = clock
         self._objects = objects
         self._remind = remind
@@ -195,7 +198,7 @@ class QueueKeeping:
                 if log is None:
                     return None
                 offsets = offsets[offsets >= log.first]
-                found = await plan_reclaim(view, log.log_id, offsets, self._cache)
+                found = await plan_reclaim(view, log.log_id, offsets, self._cache, self._fresh)
                 edge = await living_edge(view, log, found.offsets)
                 moved = _move(log, edge)
                 # What is evicted in the same commit needs no holes.

@@ -1,9 +1,10 @@
 """Queue requests: publishing, claiming, settling, setting up.
 
 Contract     Each method is one request of a door. What it replies with is durable. A claim that may
-             wait stands in the queue's line from the start (turns.py), so that no other one that
-             waits overtakes it, and is asked again when messages arrive, become visible or come
-             back. One that does not wait takes what is there. Payloads over
+             wait is answered at once where there is something and nobody waits for it; else it
+             stands in the queue's line (turns.py), so that no other one that waits overtakes it,
+             and is asked again when messages arrive, become visible or come back. One that does not
+             wait takes what is there. Payloads over
              INLINE_BYTES become objects before their message is committed; one whose message never
              was is collected after a while.
 Parts        A batch that is larger than PART_BYTES is committed in parts, in order.
@@ -14,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Collection, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -111,6 +113,7 @@ class Queues:
         self._objects = objects
         self._reading = Reading(committer, cache, objects)
         self._ahead = Ahead(committer, self._reading)
+        self.fresh = self._reading.fresh
         self._secret: bytes | None = None
         self._turns = Turns(self._available, self._set_alarm)
         self._due_ms: dict[LogName, int] = {}
@@ -272,14 +275,18 @@ class Queues:
         async def ask() -> int:
             found = Claimed(0, NONE, more=True)
             while found.more:
-                (found,) = await self._committer.submit(step())
+                found = await self._lease(name, step())
             claimed[:] = [found]
             self._due_ms[name] = found.next_ms
             return len(found.entries)
 
-        if wait_ms == 0 or not count:
-            await ask()
-        else:
+        waits = wait_ms != 0 and count > 0
+        if not waits or (name not in self._turns and self._available(name)):
+            try:
+                waits = not await ask() and waits
+            finally:
+                self._left(name)
+        if waits:
             await self._committer.read(lambda view: _may_wait(view, name, lease_ms))
             seconds = None if wait_ms is None else wait_ms / 1000
             try:
@@ -289,6 +296,22 @@ class Queues:
             if not found:
                 await self._committer.verify()  # whoever lost the location does not answer
         return await self._given(name, claimed[0]) if claimed else []
+
+    async def _lease(self, name: LogName, step: Step) -> Claimed:
+        """What the step leases; where its caller goes away meanwhile, that is given back."""
+        reply = self._committer.request(step)
+        try:
+            (found,) = await asyncio.shield(reply)
+        except asyncio.CancelledError:
+            reply.add_done_callback(partial(self._return, name))
+            raise
+        claimed: Claimed = found
+        return claimed
+
+    def _return(self, name: LogName, reply: asyncio.Future[list[Any]]) -> None:
+        if not reply.cancelled() and reply.exception() is None:
+            (claimed,) = reply.result()
+            self._give_back(name, claimed, claimed.entries)
 
     async def _given(self, name: LogName, claimed: Claimed) -> list[QueueMessage]:
         """The messages of these leases; who cannot be given them holds none."""
@@ -322,8 +345,8 @@ class Queues:
             return []
         key = await self._key()
         receipts = make_receipts(key, leases_of(claimed.queue, entries))
-        fields = list(zip(*_columns(entries, _CLAIMED), receipts, strict=True))
-        messages, end, damage = await self._messages(entries, fields)
+        columns: list[list[Any]] = [*_columns(entries, _CLAIMED), receipts]
+        messages, end, damage = await self._messages(entries, columns)
         self._ahead.claimed(name, entries)
         self._give_back(name, claimed, entries[end:])
         if damage is not None and not messages:
@@ -331,7 +354,7 @@ class Queues:
         return messages
 
     async def _messages(
-        self, entries: Entries, fields: Sequence[tuple[Any, ...]]
+        self, entries: Entries, columns: Sequence[list[Any]]
     ) -> tuple[list[QueueMessage], int, CorruptError | None]:
         """As many as one answer may hold, without those that are gone: whose retention ended in
         this moment. -> also how far they go, and what was damaged among them"""
@@ -339,12 +362,20 @@ class Queues:
         size = end = 0
         damage: CorruptError | None = None
         async for part in self._reading.parts(entries):
-            for known in part:
+            fields = [column[end : end + len(part)] for column in columns]
+            whole = [each for each in part if each is not None and each.payload is not None]
+            more = sum(len(each.payload or b"") for each in whole)
+            if len(whole) == len(part) and size + more <= ANSWER_BYTES:  # nearly always
+                messages += map(_message, whole, *fields)
+                size += more
+                end += len(part)
+                continue
+            for known, *values in zip(part, *fields, strict=True):
                 found: Found = known
                 if known is not None and known.uri is not None:
                     found = await self._reading.whole(known)
                 if isinstance(found, Content):
-                    messages.append(_message(found, *fields[end]))
+                    messages.append(_message(found, *values))
                     size += len(found.payload or b"")
                 elif found is not None:
                     damage = found
@@ -368,8 +399,7 @@ class Queues:
         while peeked.more:
             await self._committer.submit(clear_step(name))
             (peeked,) = await self._committer.submit(peek_step(name, count))
-        fields = list(zip(*_columns(peeked.entries, _AVAILABLE), strict=True))
-        return (await self._messages(peeked.entries, fields))[0]
+        return (await self._messages(peeked.entries, _columns(peeked.entries, _AVAILABLE)))[0]
 
     # -- settling
 

@@ -27,6 +27,7 @@ from penstock.codec.payload import (
     decode_payload,
     payloads_between,
 )
+from penstock.codec.queueoperation import Keys
 from penstock.log.cache import NodeCache
 from penstock.log.catalogue import open_target
 from penstock.log.decision import View
@@ -34,7 +35,7 @@ from penstock.log.read import read_nodes
 from penstock.log.state import LogState
 from penstock.queue.arrays import rising
 from penstock.queue.item import Bare, Item
-from penstock.queue.publish import Published
+from penstock.queue.publish import Published, is_one_record
 from penstock.queue.taken import METADATA
 from penstock.store.port import Reader
 
@@ -72,9 +73,7 @@ class _Kept(msgspec.Struct, frozen=True, eq=False):
     items: Sequence[Item]
     received_at_ms: int
     size: int
-
-
-_NOTHING = _Kept(0, (), (), 0, 0)
+    one_record: bool  # all payloads lie under the first id
 
 
 def _content(item: Item, received_at_ms: int) -> Content:
@@ -104,7 +103,9 @@ class Fresh:
             return
         each = _BARE_OVERHEAD if isinstance(batch.items, Bare) else _OVERHEAD
         size = batch.size + each * len(batch) + _OVERHEAD
-        kept = _Kept(first, published.numbers, batch.items, published.received_at_ms, size)
+        numbers = published.numbers
+        one = is_one_record(numbers, batch)
+        kept = _Kept(first, numbers, batch.items, published.received_at_ms, size, one)
         self._firsts.append(first)
         self._kept.append(kept)
         self._bytes += size
@@ -128,24 +129,49 @@ class Fresh:
         if not self._firsts or not offsets or max(offsets) < self._firsts[0]:
             return [None] * len(ids)
         found: list[Content | None] = []
-        kept = _NOTHING
-        for message_id, offset in zip(ids, offsets, strict=True):
-            i = offset - kept.first_offset
-            if not 0 <= i < len(kept.items):
-                kept = self._holding(offset)
-                i = offset - kept.first_offset
-            if i >= len(kept.items) or kept.ids[i] != message_id:
-                found.append(None)
-            elif isinstance(kept.items, Bare):
-                at_ms = kept.received_at_ms
-                found.append(Content(kept.items.payloads[i], None, {}, at_ms, at_ms))
-            else:
-                found.append(_content(kept.items[i], kept.received_at_ms))
+        while len(found) < len(ids):
+            found += self._run(ids, offsets, len(found))
         return found
 
-    def _holding(self, offset: int) -> _Kept:
-        at = bisect_right(self._firsts, offset) - 1
-        return self._kept[at] if at >= 0 else _NOTHING
+    def _run(self, ids: Sequence[int], offsets: Sequence[int], at: int) -> Sequence[Content | None]:
+        """Of those from `at` on that were published together, side by side: at least the first."""
+        first = offsets[at]
+        holding = bisect_right(self._firsts, first) - 1
+        if holding < 0:
+            return [None]
+        kept = self._kept[holding]
+        i = first - kept.first_offset
+        count = min(len(kept.ids) - i, len(ids) - at)
+        if count <= 0:
+            return [None]
+        if offsets[at + count - 1] - first != count - 1 or ids[at : at + count] != list(
+            kept.ids[i : i + count]
+        ):
+            count = 1
+            if ids[at] != kept.ids[i]:
+                return [None]
+        at_ms = kept.received_at_ms
+        if isinstance(kept.items, Bare):
+            payloads = kept.items.payloads[i : i + count]
+            return [Content(payload, None, {}, at_ms, at_ms) for payload in payloads]
+        return [_content(item, at_ms) for item in kept.items[i : i + count]]
+
+    def whole_records(self, offsets: Keys) -> tuple[list[int], Keys]:
+        """Of records that hold nothing but some of these messages (rising): the first ids, as far
+        as that is known here; and the offsets of all others."""
+        if not len(offsets):
+            return [], offsets
+        ids: list[int] = []
+        others = np.ones(len(offsets), np.bool_)
+        at = max(bisect_right(self._firsts, int(offsets[0])) - 1, 0)
+        for kept in self._kept[at : bisect_right(self._firsts, int(offsets[-1]))]:
+            first, count = kept.first_offset, len(kept.ids)
+            low = int(offsets.searchsorted(np.uint64(first)))
+            high = int(offsets.searchsorted(np.uint64(first + count)))
+            if high - low == count and kept.one_record:
+                ids.append(kept.ids[0])
+                others[low:high] = False
+        return ids, offsets[others]
 
     def clear(self) -> None:
         self._firsts.clear()

@@ -117,14 +117,19 @@ def payload_rows(ids: Sequence[int], batch: PreparedBatch) -> Iterator[tuple[byt
     return ((payload_key(first), value) for first, value in payload_records(ids, batch))
 
 
-def payload_records(ids: Sequence[int], batch: PreparedBatch) -> Iterator[tuple[int, bytes]]:
-    """The id of the first message, and the record."""
-    if (
+def is_one_record(ids: Sequence[int], batch: PreparedBatch) -> bool:
+    """Whether all payloads lie under the first id."""
+    return (
         0 < len(batch) <= BLOCK_COUNT
         and not batch.with_uris
         and ids[-1] - ids[0] == len(ids) - 1
         and batch.size <= BLOCK_BYTES
-    ):
+    )
+
+
+def payload_records(ids: Sequence[int], batch: PreparedBatch) -> Iterator[tuple[int, bytes]]:
+    """The id of the first message, and the record."""
+    if is_one_record(ids, batch):
         yield ids[0], encode_payload(payload_of(batch.payloads))  # nearly always
         return
     run: list[bytes] = []

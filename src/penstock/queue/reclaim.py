@@ -40,7 +40,7 @@ from penstock.log.decision import Now, Step, View
 from penstock.log.place import Rows
 from penstock.log.state import LogState, load_log
 from penstock.queue.draft import Draft, draft_step
-from penstock.queue.message import read_ids, runs_of
+from penstock.queue.message import Fresh, read_ids, runs_of
 from penstock.queue.page import Truths, is_in
 from penstock.queue.publish import spilled_id
 from penstock.queue.route import load_router
@@ -62,14 +62,20 @@ class Plan(msgspec.Struct, frozen=True, eq=False):
 
 
 async def plan_reclaim(
-    view: View, log_id: int, offsets: Keys, cache: NodeCache | None = None
+    view: View,
+    log_id: int,
+    offsets: Keys,
+    cache: NodeCache | None = None,
+    fresh: Fresh | None = None,
 ) -> Plan:
+    """`fresh` knows of messages of the last seconds, as most that die are, what else is read."""
     offsets = offsets[:RECLAIM_COUNT]
-    by_id = await read_ids(view, offsets.tolist(), cache)
+    firsts, others = ([], offsets) if fresh is None else fresh.whole_records(offsets)
+    rows: Rows = dict.fromkeys(map(payload_key, firsts))
+    by_id = await read_ids(view, others.tolist(), cache)
     log = await load_log(view, log_id)
     edge = 0 if log is None else log.first
     ids = np.array(sorted(by_id), np.int64)
-    rows: Rows = {}
     objects: list[int] = []
     for low, high in runs_of(ids, NEAR_IDS) if len(ids) else ():
         async for first, record in _records(view, low, high):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 
+import numpy as np
 import pytest
 
 from penstock.codec.keys import KeyType, payload_key, prefix
@@ -266,3 +267,23 @@ async def test_an_empty_batch_stores_nothing() -> None:
     published = await driver.do(publish_step(PreparedBatch([])))
     assert published.ids == []
     assert await driver.keys(KeyType.PAYLOAD) == []
+
+
+def test_fresh_messages_tell_which_records_are_dead_as_a_whole() -> None:
+    """Nothing is read to remove those; what a record still holds, or does not hold alone, is."""
+    fresh = Fresh()
+    fresh.add(Published([5, 6, 7], PreparedBatch(messages(3)), range(5, 8), 10, 0))
+    fresh.add(Published([8, 9], PreparedBatch(messages(2)), range(8, 10), 13, 0))
+    linked = PreparedBatch([Item(uri="s3://b/k"), Item(b"x")])
+    fresh.add(Published([10, 11], linked, range(10, 12), 15, 0))
+
+    def asked(*offsets: int) -> tuple[list[int], list[int]]:
+        ids, others = fresh.whole_records(np.array(offsets, np.uint64))
+        return ids, others.tolist()
+
+    assert asked(10, 11, 12, 13, 14) == ([5, 8], [])
+    assert asked(2, 10, 11, 13, 14, 15, 16, 99) == ([8], [2, 10, 11, 15, 16, 99])
+    assert asked(12, 13) == ([], [12, 13])
+    assert asked() == ([], [])
+    fresh.clear()
+    assert asked(10, 11, 12) == ([], [10, 11, 12])

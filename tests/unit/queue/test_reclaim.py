@@ -35,6 +35,7 @@ MODULES = (
     "codec.taken",
     "queue.reclaim",
     "queue.route",
+    "queue.taken",
     "queue.flush",
     "queue.check_messages",
     "broker.queuekeeping",

@@ -178,6 +178,48 @@ async def test_what_was_claimed_for_a_cancelled_call_is_given_back(
     assert found.attempts == 1
 
 
+@pytest.mark.parametrize("wait_ms", [0, 60_000])
+async def test_what_is_leased_while_its_caller_leaves_is_given_back(
+    world: World, monkeypatch: pytest.MonkeyPatch, wait_ms: int
+) -> None:
+    """The claim is decided, and its commit is under way."""
+    queues, store = world.broker.queues, world.store
+    await queues.publish([Item(b"x")])
+    commit, reached, go_on = store.commit, asyncio.Event(), asyncio.Event()
+
+    async def slow(*args: Any, **kwargs: Any) -> None:
+        reached.set()
+        await go_on.wait()
+        await commit(*args, **kwargs)
+
+    monkeypatch.setattr(store, "commit", slow)
+    claim = asyncio.create_task(queues.claim(Q, 1, wait_ms=wait_ms))
+    await reached.wait()
+    claim.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await claim
+    await settle()
+    (found,) = await queues.claim(Q, 1)
+    assert found.attempts == 1
+
+
+async def test_a_claim_that_finds_something_at_once_does_not_overtake_who_waits(
+    world: World,
+) -> None:
+    queues = world.broker.queues
+    waiting = asyncio.create_task(queues.claim(Q, 2, wait_ms=60_000, consumer="first"))
+    await settle()
+    await asyncio.gather(
+        queues.publish([Item(b"a"), Item(b"b")]),
+        late := asyncio.create_task(queues.claim(Q, 1, wait_ms=1, consumer="late")),
+    )
+    assert [message.payload for message in await waiting] == [b"a", b"b"]
+    assert late.result() == []
+    assert not queues._due_ms, "nobody waits any more"
+
+
 async def test_failed_messages_are_listed_in_parts_of_bounded_size(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
