@@ -242,7 +242,14 @@ class Committer:
         store = self._require_store()
         try:
             async with asyncio.timeout(self.deadline):
-                result = await query(Shown(self, store, None, self.now_ms()))
+                try:
+                    result = await query(Shown(self, store, None, self.now_ms()))
+                except (UnavailableError, StoppedError):
+                    raise
+                except PenstockError:
+                    # C5: a refusal rests on rows, too, which may be another's by now, or gone.
+                    await store.verify()
+                    raise
                 await store.verify()
         except TimeoutError:
             raise UnavailableError("the store did not answer in time", hint="retry later") from None

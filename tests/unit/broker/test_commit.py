@@ -14,6 +14,8 @@ from penstock.errors import (
     CorruptError,
     FencedError,
     InvalidError,
+    NotFoundError,
+    PenstockError,
     UnavailableError,
 )
 from penstock.log.decision import Decision, Now, Step, View
@@ -354,6 +356,32 @@ async def test_a_read_answers_nothing_once_another_owns_the_epoch() -> None:
     world.disk.fence()
     with pytest.raises(FencedError):
         await shown_count(world)
+    with pytest.raises(FencedError):
+        await world.committer.submit(add(1))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        NotFoundError("there is no such queue"),
+        InvalidError("there are fewer"),
+        CorruptError("a row is missing"),
+    ],
+)
+async def test_a_read_refuses_nothing_once_another_owns_the_epoch(answer: PenstockError) -> None:
+    """It rests on rows as an answer does: the new owner may have made what is not found here, and
+    may have let go of what is missing."""
+    world = await make_world()
+
+    async def refuse(view: Shown) -> None:
+        raise answer
+
+    with pytest.raises(type(answer)):
+        await world.committer.read(refuse)
+    await world.settle()
+    world.disk.fence()
+    with pytest.raises(FencedError):
+        await world.committer.read(refuse)
     with pytest.raises(FencedError):
         await world.committer.submit(add(1))
 
