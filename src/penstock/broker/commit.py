@@ -328,6 +328,11 @@ class Committer:
         return store is self._store
 
     @property
+    def finished(self) -> bool:
+        """Whether nothing is answered any more: closed, fenced, or damaged."""
+        return self._finished is not None
+
+    @property
     def fenced(self) -> bool:
         return isinstance(self._finished, FencedError)
 

@@ -23,7 +23,6 @@ from penstock.errors import (
     ConflictError,
     CorruptError,
     NotFoundError,
-    PenstockError,
     UnavailableError,
 )
 from penstock.log.chores import pending_chores, pending_merges, plan_chore
@@ -95,7 +94,7 @@ class Upkeep:
             due = [what for what, at_ms in self._due.items() if at_ms <= now_ms]
             for what in due:
                 del self._due[what]
-                if not await self._attempt(self._do(committer, what)):
+                if not await self._attempt(committer, self._do(committer, what)):
                     self.remind([Timer(now_ms + RETRY_MS, what)])
             if not due:
                 await self._wait(now_ms)
@@ -113,19 +112,19 @@ class Upkeep:
         finally:
             self._until_ms = None
 
-    async def _attempt(self, work: object) -> bool:
+    async def _attempt(self, committer: Committer, work: Awaitable[None]) -> bool:
         """Whether it is done; False: try again later. Fenced and closed end the upkeep."""
         try:
-            await work  # type: ignore[misc]
+            await work
         except (UnavailableError, ConflictError):
             return False
         except NotFoundError:
             pass  # what it was about was deleted meanwhile
         except CorruptError as error:
             _log.error("upkeep: %s", error)
-        except PenstockError as error:
-            raise asyncio.CancelledError from error
-        except Exception:
+        except Exception as error:
+            if committer.finished:
+                raise asyncio.CancelledError from error
             # A bug. It must not end the upkeep of everything else, nor go unheard.
             _log.exception("upkeep failed")
             return False

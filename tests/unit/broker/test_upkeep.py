@@ -10,13 +10,15 @@ import pytest
 
 from penstock.broker import upkeep
 from penstock.broker.broker import Broker
-from penstock.broker.commit import Shown
+from penstock.broker.commit import Committer, Shown
 from penstock.broker.upkeep import EXPIRE_MS, RETRY_MS
 from penstock.codec.keys import KeyType, nodes_prefix, prefix, prefix_end
+from penstock.errors import FencedError, InvalidError, PenstockError
 from penstock.log.append import append_step
 from penstock.log.batch import build_bodies
 from penstock.log.catalogue import stream_name
 from penstock.log.check import check_log
+from penstock.log.decision import StateKey, Timer
 from penstock.store.memory import NO_FAULT, Fault, MemoryStore, Refuse
 from unit.broker.driver import BrokerWorld, upkeep_of
 
@@ -221,4 +223,41 @@ async def test_a_bug_in_one_commit_of_the_upkeep_does_not_end_it(
     await world.pass_ms(broker, 5000)
     assert "upkeep failed" in caplog.text
     assert await rows_of(broker, nodes_prefix(1)) == 2
+    await broker.close()
+
+
+async def test_an_error_that_a_chore_makes_itself_does_not_end_the_upkeep(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the kind that a closed location ends it with."""
+    world = BrokerWorld(monkeypatch)
+    broker = await world.open()
+    raised: list[PenstockError] = [InvalidError("too many of them")]
+
+    async def chore(committer: Committer, what: StateKey) -> None:
+        if what[1] is not None and raised:
+            raise raised.pop()
+
+    upkeep_of(broker).add({"odd": chore})
+    upkeep_of(broker).remind([Timer(0, ("odd", 1))])
+    await world.settle()
+    assert raised == []
+    assert "too many of them" in caplog.text
+    for _ in range(3):
+        await broker.streams.write(NAME, build_bodies([b"x"] * 400))
+    await world.settle()
+    assert await rows_of(broker, nodes_prefix(1)) == 2
+    await broker.close()
+
+
+async def test_a_location_that_is_lost_ends_the_upkeep(world: BrokerWorld) -> None:
+    broker = await world.open()
+    world.disk.fence()
+    with pytest.raises(FencedError):
+        await broker.committer.verify()
+    upkeep_of(broker).look_again()
+    await world.settle()
+    task = upkeep_of(broker)._task
+    assert task is not None
+    assert task.done()
     await broker.close()
