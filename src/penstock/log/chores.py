@@ -62,7 +62,11 @@ async def pending_chores(store: Store) -> AsyncIterator[Timer]:
         yield garbage_due(0)
     async for key, value in _rows(store, KeyType.STAGING):
         staging_id = open_key(key, KeyType.STAGING).u64_key("staging id")
-        row = decode_staging(value, staging_id)
+        try:
+            row = decode_staging(value, staging_id)
+        except CorruptError as error:  # whoever links it hears of it, too
+            _log.error("upkeep: %s", error)
+            continue
         if row.phase is not Phase.REVOKED:
             yield staging_due(staging_id, row.deadline_ms if row.phase is Phase.OPEN else 0)
 

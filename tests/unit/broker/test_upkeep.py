@@ -12,13 +12,13 @@ from penstock.broker import upkeep
 from penstock.broker.broker import Broker
 from penstock.broker.commit import Committer, Shown
 from penstock.broker.upkeep import EXPIRE_MS, RETRY_MS
-from penstock.codec.keys import KeyType, nodes_prefix, prefix, prefix_end
+from penstock.codec.keys import KeyType, nodes_prefix, prefix, prefix_end, staging_key
 from penstock.errors import FencedError, InvalidError, PenstockError
 from penstock.log.append import append_step
 from penstock.log.batch import build_bodies
 from penstock.log.catalogue import stream_name
 from penstock.log.check import check_log
-from penstock.log.decision import StateKey, Timer
+from penstock.log.decision import Decision, StateKey, Step, Timer
 from penstock.store.memory import NO_FAULT, Fault, MemoryStore, Refuse
 from unit.broker.driver import BrokerWorld, upkeep_of
 
@@ -260,4 +260,20 @@ async def test_a_location_that_is_lost_ends_the_upkeep(world: BrokerWorld) -> No
     task = upkeep_of(broker)._task
     assert task is not None
     assert task.done()
+    await broker.close()
+
+
+async def test_a_staging_that_cannot_be_read_keeps_nobody_from_merging(
+    world: BrokerWorld, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker = await world.open()
+    await upkeep_of(broker).stop()
+    await close_runs(broker, 1)
+    damaged = Decision(writes={staging_key(7): b"damaged"})
+    await broker.committer.submit(Step(lambda view, now: damaged))
+    await broker.close()
+    broker = await world.open()
+    await world.settle()
+    assert await rows_of(broker, nodes_prefix(1)) == 2
+    assert "staging row 7" in caplog.text
     await broker.close()
