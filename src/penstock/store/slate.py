@@ -75,7 +75,8 @@ COMMON: dict[str, Any] = {
     "compactor_options.max_concurrent_compactions": 1,
     "compactor_options.worker.max_concurrent_compactions": 1,
     "compactor_options.worker.max_subcompactions": 1,
-    "compactor_options.worker.max_sst_size": 64 << 20,
+    # What a compaction has made and not yet stored is in memory, up to a whole table.
+    "compactor_options.worker.max_sst_size": 32 << 20,
     "garbage_collector_options.wal_options.interval": "5s",
     "garbage_collector_options.wal_options.min_age": "10s",
     "garbage_collector_options.compacted_options.interval": "10s",
