@@ -300,7 +300,7 @@ def bound_to(address: Address | None) -> Iterator[list[socket.socket]]:
                 bound.append(each)
         except OSError as error:
             raise UnavailableError(
-                f"cannot listen on {_shown(address)}: {error.strerror or error}",
+                f"cannot listen on {shown(address)}: {error.strerror or error}",
                 hint="is another server running? choose another --resp",
             ) from None
         yield bound
@@ -312,7 +312,7 @@ def _resolved(address: Address | None) -> Sequence[tuple[Any, Any, int, str, Any
     return socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
 
 
-def _shown(address: Address | None) -> str:
+def shown(address: Address | None) -> str:
     if address is None:
         return "none"
     host = f"[{address[0]}]" if ":" in address[0] else address[0]
@@ -359,6 +359,6 @@ def announce(location: str, address: Address | None, *, as_json: bool) -> None:
         return
     line = f"penstock serves {location}"
     if address is not None:
-        line += f" on {_shown(address)} (RESP)"
+        line += f" on {shown(address)} (RESP)"
     sys.stdout.write(line + "\n")
     sys.stdout.flush()  # whoever started us waits for this line

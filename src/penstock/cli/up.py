@@ -7,7 +7,7 @@ Not here     serving itself (serve.py).
 
 from __future__ import annotations
 
-from pathlib import Path
+import shlex
 from typing import Annotated
 
 import typer
@@ -16,6 +16,7 @@ from rich.panel import Panel
 from rich.text import Text
 
 from penstock.cli.options import LOCATION_DEFAULT, Json
+from penstock.cli.output import printable
 from penstock.cli.serve import (
     RESP_DEFAULT,
     Address,
@@ -23,8 +24,10 @@ from penstock.cli.serve import (
     PasswordFile,
     Resp,
     ServedLocation,
+    shown,
     start,
 )
+from penstock.store.location import folder_of
 
 
 def up(
@@ -39,7 +42,9 @@ def up(
 
     def greet(address: Address | None) -> None:
         if not quiet and not as_json:
-            Console(stderr=True, highlight=False).print(_panel(location, address))
+            needs_password = password is not None or password_file is not None
+            panel = how_to_reach(location, address, needs_password=needs_password)
+            Console(stderr=True, highlight=False).print(panel)
 
     start(
         location, resp, password_file=password_file, password=password, as_json=as_json,
@@ -47,17 +52,26 @@ def up(
     )  # fmt: skip
 
 
-def _panel(location: str, address: Address | None) -> Panel:
+def how_to_reach(location: str, address: Address | None, *, needs_password: bool) -> Panel:
+    """To be copied, so each line must hold as it stands."""
     lines = []
-    if "://" not in location:
-        lines += [("Python", f'penstock.open("{Path(location)}")')]
+    # What is no folder is reached by the address alone: opening a bucket would stop this broker.
+    there = "" if folder_of(location) is None else location
+    if there:
+        lines += [("Python", f"penstock.open({there!r})")]
     if address is not None:
         host, port = address
+        asks = " --askpass" if needs_password else ""
         lines += [
-            ("Redis clients", f"redis-cli -h {host} -p {port}"),
-            ("elsewhere", f'penstock.open("penstock://{host}:{port}")'),
+            ("Redis clients", f"redis-cli -h {host} -p {port}{asks}"),
+            ("elsewhere", f"penstock.open('penstock://{shown(address)}')"),
         ]
-    lines += [("watch it", f"penstock top --location {location}"), ("end it", "Ctrl-C")]
+        there = there or f"penstock://{shown(address)}"
+        if needs_password:
+            lines += [("password", "PENSTOCK_PASSWORD, for whoever opens penstock://")]
+    if there:
+        lines += [("watch it", f"penstock top --location {shlex.quote(there)}")]
+    lines += [("end it", "Ctrl-C")]
     width = max(len(name) for name, _ in lines)
-    text = Text("\n".join(f"{name:<{width}}   {how}" for name, how in lines))
+    text = Text("\n".join(f"{name:<{width}}   {printable(how)}" for name, how in lines))
     return Panel(text, title="penstock is up", title_align="left", expand=False)
