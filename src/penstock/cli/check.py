@@ -26,7 +26,7 @@ from penstock.cli.bench import mib
 from penstock.cli.check_leftovers import Leftover, find_leftovers, remove
 from penstock.cli.opening import require_there
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Yes, confirm
-from penstock.cli.output import print_json, result_console
+from penstock.cli.output import print_json, printable, result_console
 from penstock.cli.rendering import print_fields
 from penstock.client.host import take_lock
 from penstock.client.places import SCHEME
@@ -252,10 +252,10 @@ def print_result(result: CheckResult, *, repair: bool = False) -> None:
     )
     console = result_console()
     for finding in result.findings:
-        console.print(f"{finding.where}: {finding.what}", markup=False, style="red", soft_wrap=True)
+        words = printable(f"{finding.where}: {finding.what}")
+        console.print(words, markup=False, style="red", soft_wrap=True)
     for leftover in result.leftovers:
-        console.print(
-            f"{leftover.where}: {leftover.what}", markup=False, style="yellow", soft_wrap=True
-        )
+        words = printable(f"{leftover.where}: {leftover.what}")
+        console.print(words, markup=False, style="yellow", soft_wrap=True)
     if result.leftovers and not result.findings and not repair:
         console.print("harmless; --repair removes what crashes left behind")

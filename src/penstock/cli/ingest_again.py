@@ -23,7 +23,7 @@ import typer
 from penstock.cli.ingest_files import Source, Table, find_source, list_shards
 from penstock.cli.opening import opened
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location
-from penstock.cli.output import print_json, result_console
+from penstock.cli.output import print_json, print_words
 from penstock.client.database import Database
 from penstock.clock import SystemClock
 from penstock.errors import InvalidError, NotFoundError
@@ -82,7 +82,7 @@ def again(
     if as_json:
         print_json({"file": uri, "id": reopened, "queue": queue})
     else:
-        result_console().print(f"{uri} is announced again in {queue}", markup=False)
+        print_words(f"{uri} is announced again in {queue}")
 
 
 def uri_of(file: str) -> str:

@@ -16,6 +16,7 @@ from typing import Annotated
 import typer
 
 from penstock.cli.config import load_config
+from penstock.cli.output import printable
 from penstock.errors import InvalidError
 
 LOCATION_DEFAULT = "./penstock-data"
@@ -74,7 +75,7 @@ def confirm(question: str, yes: bool) -> None:
     if not sys.stdin.isatty():
         raise InvalidError(f"{question} Nobody can be asked here", hint="repeat it with --yes")
     try:
-        agreed = typer.confirm(question, err=True)
+        agreed = typer.confirm(printable(question), err=True)
     except typer.Abort:  # Ctrl-C, or the end of the input
         raise KeyboardInterrupt from None
     if not agreed:

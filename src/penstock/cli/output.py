@@ -41,6 +41,19 @@ def progress_bars() -> Progress:
     )
 
 
+def printable(text: str) -> str:
+    """Whatever a name holds, it moves no cursor."""
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
+        for char in text
+    )
+
+
+def print_words(words: str) -> None:
+    """A sentence, which may have names in it."""
+    result_console().print(printable(words), markup=False)
+
+
 def plain(value: Any) -> Any:
     """For JSON: structs as their fields alone, and text that it takes."""
     match value:
@@ -71,7 +84,7 @@ def say(value: object, words: str, as_json: bool) -> None:
     if as_json:
         print_json(value)
     else:
-        result_console().print(words, markup=False)
+        print_words(words)
 
 
 def print_error(message: str, hint: str = "") -> None:
@@ -79,9 +92,9 @@ def print_error(message: str, hint: str = "") -> None:
 
     Not through rich: a name in square brackets must come out as it is.
     """
-    print(f"penstock: {' '.join(message.split())}", file=sys.stderr)
+    print(f"penstock: {printable(' '.join(message.split()))}", file=sys.stderr)
     if hint:
-        print(f"  hint: {hint}", file=sys.stderr)
+        print(f"  hint: {printable(hint)}", file=sys.stderr)
 
 
 def print_penstock_error(error: PenstockError) -> None:

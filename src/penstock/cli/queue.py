@@ -22,7 +22,7 @@ import penstock
 from penstock.cli import queue_dead
 from penstock.cli.opening import opened
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location, Pattern, Yes, confirm, typed
-from penstock.cli.output import print_json, result_console, say
+from penstock.cli.output import print_json, print_words, result_console, say
 from penstock.cli.rendering import (
     json_bytes,
     mapping,
@@ -407,7 +407,7 @@ def _print_claimed(name: str, found: Sequence[ClaimedMessage], as_json: bool) ->
         )
         return
     if not found:
-        result_console().print(f"nothing can be claimed from {name} now", markup=False)
+        print_words(f"nothing can be claimed from {name} now")
     for message in found:
         print_fields(
             {

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.fitting import Wish, fit
-from penstock.cli.output import result_console
+from penstock.cli.output import print_words, printable, result_console
 
 PREVIEW = 200
 #: Columns of words are not made narrower than this, unless they hold less: a name, anything else.
@@ -35,14 +35,6 @@ def preview(data: bytes | str | None, limit: int = PREVIEW) -> str:
     text = data if isinstance(data, str) else data[: 4 * limit].decode("utf-8", "backslashreplace")
     shown = printable(text)
     return shown if len(shown) <= limit else shown[: limit - 1] + "…"
-
-
-def printable(text: str) -> str:
-    """Whatever a name holds, it moves no cursor."""
-    return "".join(
-        char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
-        for char in text
-    )
 
 
 def json_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
@@ -99,7 +91,7 @@ def print_table(
     whole = [[_cell(value) for value in row] for row in listed]
     console = result_console()
     if not listed and empty:
-        console.print(empty, markup=False)
+        print_words(empty)
         return
     numeric = [
         name not in left and bool(listed) and all(_is_number(row[index]) for row in listed)
@@ -116,7 +108,7 @@ def print_table(
     if widths is None:
         _print_lists(columns, whole, title)
         return
-    table = Table(title=None if title is None else Text(title))
+    table = Table(title=None if title is None else Text(printable(title)))
     for index, name in enumerate(columns):
         if index in widths:
             table.add_column(
@@ -137,7 +129,7 @@ def _print_lists(columns: Sequence[str], cells: Sequence[Sequence[str]], title: 
     """A row after the other, each a line per column that says something."""
     console = result_console()
     if title is not None:
-        console.print(Text(title, style="italic", overflow="fold"))
+        console.print(Text(printable(title), style="italic", overflow="fold"))
     for index, row in enumerate(cells):
         if index:
             console.print()
@@ -177,10 +169,11 @@ def _wishes(
 
 def print_fields(fields: Mapping[str, Any], *, title: str | None = None) -> None:
     """One thing, a line per field; as wide as its title, which would be folded else."""
+    heading = None if title is None else Text(printable(title))
     table = Table(
-        title=None if title is None else Text(title),
+        title=heading,
         show_header=False,
-        min_width=None if title is None else cell_len(title),
+        min_width=None if heading is None else heading.cell_len,
     )
     table.add_column(no_wrap=True, style="bold")
     table.add_column(overflow="fold")

@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator
 
 from rich.console import Console
 
+from penstock.cli.output import printable
+
 
 @contextlib.contextmanager
 def told_to_end(stop: Callable[[], None]) -> Iterator[threading.Event]:
@@ -52,9 +54,8 @@ def logged(console: Console) -> Iterator[None]:
 
     class Handler(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            console.print(
-                f"penstock: {record.getMessage()}", markup=False, emoji=False, highlight=False
-            )
+            words = "\n".join(map(printable, record.getMessage().splitlines()))
+            console.print(f"penstock: {words}", markup=False, emoji=False, highlight=False)
 
     logger, handler = logging.getLogger("penstock"), Handler(logging.INFO)
     before, logger.level = logger.level, logging.INFO

@@ -25,7 +25,7 @@ from rich.console import Console
 
 from penstock.cli.opening import opened
 from penstock.cli.options import LOCATION_DEFAULT, Json, Location
-from penstock.cli.output import print_error, print_json, result_console
+from penstock.cli.output import print_error, print_json, printable, result_console
 from penstock.cli.rendering import preview
 from penstock.cli.watch_folder import Listing, Settling, being_written, list_files, of_location
 from penstock.cli.watch_ledger import Ledger
@@ -113,7 +113,9 @@ def watch(
         ledger = Ledger(database, target, folder, _CLOCK, again=again)
         watcher = Watcher(folder, ledger, manner, _CLOCK)
         if not as_json:
-            print(f"penstock watches {_shown_path(folder)} for queue {queue}", flush=True)
+            print(
+                f"penstock watches {_shown_path(folder)} for queue {printable(queue)}", flush=True
+            )
         with _shown(watcher):
             watcher.run(told)
         report = watcher.report(queue)
@@ -155,7 +157,7 @@ def _queue(database: Database, name: str, *, told_of: bool) -> Queue:
     # Sources count failures themselves; a queue that gives up on announcements would lose files.
     made = database.create_queue(name, filter="false", max_attempts=0)
     if told_of:
-        print(f"made queue {name}", flush=True)
+        print(f"made queue {printable(name)}", flush=True)
     return made
 
 

@@ -190,6 +190,36 @@ def test_a_name_is_shown_as_it_is_and_not_as_a_picture(sh: Any, db: penstock.Dat
     assert said.getvalue() == "penstock: queue 'user:key:5' is paused\n"
 
 
+def test_no_name_moves_the_cursor_of_who_looks(sh: Any, db: penstock.Database) -> None:
+    name, other = "\x1b[2Jx", "\x1b[2Jy\x07"
+    db.stream(name).write(name.encode())
+    db.create_queue(name)
+    db.topic(name).push(b"x")
+    looks = [
+        *(("stream", verb, name) for verb in ("read", "info", "ls")),
+        ("stream", "read", name, "--from", "7"),
+        *(("queue", verb, name) for verb in ("show", "claim", "peek", "pause", "play", "ls")),
+        ("queue", "ls", other),
+        *(("topic", verb, name) for verb in ("show", "errors", "pause", "play", "ls")),
+        *((view, "rm", name) for view in ("stream", "queue", "topic")),
+        *((view, "rm", name, "--yes") for view in ("stream", "queue", "topic")),
+        *(("stream", verb, other) for verb in ("read", "info")),
+        *(("graph", verb, other) for verb in ("status", "show")),
+    ]
+    for words in looks:
+        sh(*words)
+        assert "\x1b" not in sh.out + sh.err, words
+        assert "\x07" not in sh.out + sh.err, words
+        assert r"\x1b[2J" in sh.out + sh.err, words
+
+
+def test_what_is_logged_moves_no_cursor() -> None:
+    said = io.StringIO()
+    with logged(Console(file=said)):
+        logging.getLogger("penstock").warning("one: %s\nand more", "\x1b[2J")
+    assert said.getvalue() == "penstock: one: \\x1b[2J\nand more\n"
+
+
 def test_a_folder_whose_name_is_no_text_is_a_location_too(sh: Any, tmp_path: Path) -> None:
     folder = str(tmp_path / "d\udcff")
     with penstock.open(folder) as db:
