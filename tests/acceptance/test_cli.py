@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from penstock.cli.bench_log import LogResult
 from penstock.cli.bench_read import ReadResult
 from penstock.cli.check import with_paths
 from penstock.cli.demo import (
+    MARK,
     DemoResult,
     _work_folder,
     acts_of,
@@ -597,6 +599,20 @@ def test_a_kept_demo_replaces_the_last_one_and_nothing_else(tmp_path: Path) -> N
     assert not (_work_folder(tmp_path, keep=True) / "old").exists()
 
 
+def test_a_kept_demo_that_somebody_looks_at_is_not_removed_behind_his_back(tmp_path: Path) -> None:
+    work = _work_folder(tmp_path, keep=True)
+    with penstock.open(work / "data") as db:
+        db.stream("s").write(b"x")
+        with pytest.raises(UnavailableError, match="is open in another process"):
+            _work_folder(tmp_path, keep=True)
+        db.stream("s").write(b"y")
+    with penstock.open(work / "data", broker="outside") as db:  # as `penstock top` does
+        assert [message and message.data for message in db.stream("s").read(0, 3)] == [b"x", b"y"]
+    # The broker of such a command stays for half a minute, and leaves when it is asked.
+    again = _work_folder(tmp_path, keep=True)
+    assert [each.name for each in again.iterdir()] == [MARK]
+
+
 def test_the_demo_table_shows_every_count() -> None:
     result = DemoResult(
         kills=5,
@@ -655,13 +671,18 @@ def test_a_kept_demo_names_a_command_that_its_reader_can_type(
         seconds=1.0,
     )
     monkeypatch.setattr("penstock.cli.demo.run", lambda *_, **__: kept)
+    folder = tmp_path / "with a space"
+    folder.mkdir()
     for path, word in (("/nowhere", f"{sys.executable} -m penstock"), (None, "penstock")):
         if path is None:
             (tmp_path / "penstock").write_text("#!/bin/sh\n")
             (tmp_path / "penstock").chmod(0o755)
         monkeypatch.setenv("PATH", path or str(tmp_path))
-        run_main("demo", "--keep", "--folder", str(tmp_path))
-        assert f"\n  {word} top --location " in capsys.readouterr().out
+        run_main("demo", "--keep", "--folder", str(folder))
+        said = capsys.readouterr().out
+        assert f"\n  {word} top --location " in said
+        (line,) = (line for line in said.splitlines() if " top " in line)
+        assert shlex.split(line)[-1] == str(folder / "penstock-demo" / "data")
 
 
 def test_one_is_told_of_as_one() -> None:

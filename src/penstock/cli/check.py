@@ -151,7 +151,7 @@ async def _open(location: str) -> tuple[Store, FolderLock | None]:
     clock = SystemClock()
     lock = None
     if folder is not None:
-        lock = await take_lock(folder, clock=clock, deadline=OPEN_SECONDS, on_wait=_say_wait)
+        lock = await take_lock(folder, clock=clock, deadline=OPEN_SECONDS, on_wait=say_wait)
     try:
         return await open_store(location, clock=clock, create=False), lock
     except BaseException:
@@ -160,7 +160,7 @@ async def _open(location: str) -> tuple[Store, FolderLock | None]:
         raise
 
 
-def _say_wait() -> None:
+def say_wait() -> None:
     Console(stderr=True, highlight=False).print(
         "waiting for the broker that another command started; it ends when nobody uses it"
     )

@@ -13,9 +13,11 @@ Not here     Power loss: a kill leaves the operating system's cache alone. The p
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import os
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -29,6 +31,7 @@ import msgspec
 import typer
 
 import penstock
+from penstock.cli.check import say_wait
 from penstock.cli.demo_crowd import LOCATION
 from penstock.cli.demo_driver import FlowResult, has_spark
 from penstock.cli.demo_entries import Acknowledged, Verdict, compare, decode_acknowledged
@@ -49,12 +52,15 @@ from penstock.cli.demo_summary import (
 from penstock.cli.demo_writer import STREAM
 from penstock.cli.options import Folder, Json
 from penstock.cli.output import print_json, progress_bars, result_console
+from penstock.client.host import take_lock
 from penstock.clock import SystemClock, perf_counter
 from penstock.errors import ConflictError, UnavailableError
 
 READ_CHUNK = 1000
 #: In a folder that a demo may remove.
 MARK = ".penstock-demo"
+#: A broker that nobody uses any more leaves in less than this.
+WAIT_S = 5.0
 #: A writer that acknowledges nothing for this long is stuck, and the demo says so.
 SILENCE_S = 20.0
 HINT = "try another --folder, or again when the machine is less busy"
@@ -116,10 +122,28 @@ def _work_folder(folder: Path | None, keep: bool) -> Path:
             raise ConflictError(
                 f"{work} is there, and it is not a demo's", hint="choose another --folder"
             )
-        shutil.rmtree(work)
-    work.mkdir()
-    (work / MARK).touch()
+        _clear(work)
+    else:
+        work.mkdir()
+        (work / MARK).touch()
     return work
+
+
+def _clear(work: Path) -> None:
+    """What the last demo left goes, but for its mark: who stops in the middle may begin again."""
+    lock = None
+    if (work / LOCATION).is_dir():
+        # Whoever looks at it has it open, and would write into it while it goes.
+        lock = asyncio.run(
+            take_lock(work / LOCATION, clock=SystemClock(), deadline=WAIT_S, on_wait=say_wait)
+        )
+    for each in work.iterdir():
+        if each.is_dir() and not each.is_symlink():
+            shutil.rmtree(each)
+        elif each.name != MARK:
+            each.unlink()
+    if lock is not None:
+        lock.release()
 
 
 def acts_of(result: DemoResult) -> list[Act]:
@@ -135,7 +159,7 @@ def acts_of(result: DemoResult) -> list[Act]:
 
 def _command() -> str:
     """As the reader can type it: `make demo` runs in an environment that his shell knows not of."""
-    return "penstock" if shutil.which("penstock") else f"{sys.executable} -m penstock"
+    return "penstock" if shutil.which("penstock") else f"{shlex.quote(sys.executable)} -m penstock"
 
 
 def _last_words(result: DemoResult, kept: Path | None) -> str:
@@ -146,11 +170,12 @@ def _last_words(result: DemoResult, kept: Path | None) -> str:
     if kept is None:
         return "\n".join([*lines, "With --keep the data stays, to look at."])
     command = _command()
-    lines += ["Look at it:", f"  {command} top --location {kept / LOCATION}"]
+    location = shlex.quote(str(kept / LOCATION))
+    lines += ["Look at it:", f"  {command} top --location {location}"]
     if result.files is not None:
         lines += [
-            f"  {command} ingest files --location {kept / LOCATION}",
-            f"  {command} graph status demo --location {kept / LOCATION}",
+            f"  {command} ingest files --location {location}",
+            f"  {command} graph status demo --location {location}",
             f"  {kept / 'orders-table'}   the Delta table, for DuckDB, Polars, Spark, …",
         ]
     return "\n".join(lines)
