@@ -180,3 +180,8 @@ async def _cancel_others() -> None:
         task.cancel()
     if others:  # one that does not let itself be ended must not keep the program from ending
         await asyncio.wait(others, timeout=STOP_SECONDS)
+    # What they began because they were cancelled: the end of an engine. It calls back from a thread
+    # of its own, and a call into a Python that is ending aborts the process.
+    late = asyncio.all_tasks() - {asyncio.current_task()} - others
+    if late:
+        await asyncio.wait(late, timeout=STOP_SECONDS)
