@@ -21,6 +21,7 @@ from penstock.cli.bench import append_cells, print_tables
 from penstock.cli.bench_append import CASES, AppendCase, PlainFile, Speed, Tally, compare
 from penstock.cli.bench_log import LogResult
 from penstock.cli.bench_read import ReadResult
+from penstock.cli.check import _open as open_for_check
 from penstock.cli.check import with_paths
 from penstock.cli.demo import (
     MARK,
@@ -392,7 +393,14 @@ def test_check_of_a_store_that_stops_answering_ends_with_a_finding(
         await asyncio.Event().wait()
 
     with monkeypatch.context() as patch:
-        patch.setattr("penstock.cli.check.OPEN_SECONDS", 0.2)
+
+        async def opened(location: str) -> Any:
+            """The opening itself takes what it takes."""
+            store = await open_for_check(location)
+            patch.setattr("penstock.cli.check.OPEN_SECONDS", 0.2)
+            return store
+
+        patch.setattr("penstock.cli.check._open", opened)
         patch.setattr("penstock.cli.check.Checker.run", hang)
         assert run_main("check", "--location", str(tmp_path)) == 1
     assert "gave no answer" in capsys.readouterr().out
