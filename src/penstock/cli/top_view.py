@@ -22,7 +22,8 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.cli.fitting import Wish, fit, share, shortened
-from penstock.cli.rendering import clock_time, printable
+from penstock.cli.output import printable
+from penstock.cli.rendering import clock_time
 from penstock.cli.top_kinds import (
     EXTRA,
     GRAPHS,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from penstock.cli import rendering
 from penstock.cli.fitting import Wish, fit, share, shortened
+from penstock.cli.output import printable
 from penstock.cli.rendering import number, print_fields, print_table
 from penstock.words import counted
 
@@ -158,7 +158,7 @@ def test_short_numbers() -> None:
     assert [number(n) for n in (None, 7, 9_999, 12_345, 2e6)] == [
         "-", "7", "9,999", "12.3 k", "2.0 M",
     ]  # fmt: skip
-    assert rendering.printable("\x07") == r"\x07"
+    assert printable("\x07") == r"\x07"
 
 
 def test_a_title_that_is_wider_than_its_fields_stays_in_one_line(
