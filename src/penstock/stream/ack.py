@@ -7,6 +7,7 @@ Contract     `ack_step` takes single offsets and ranges, mixed, in any order, th
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -27,10 +28,13 @@ class Acks:
     """Offsets to acknowledge: single ones, and ranges with the end exclusive."""
 
     def __init__(self, named: Sequence[Named]) -> None:
+        self.singles: Offsets = NO_OFFSETS
+        if (run := _one_run(named)) is not None:
+            _check(*run)
+            self.ranges = [(run[0], run[1] + 1)]
+            return
         singles: list[int] = []
         ranges: list[tuple[int, int]] = []
-        if (run := _one_run(named)) is not None:
-            named = [run]
         for each in named:
             if isinstance(each, int):
                 singles.append(each)
@@ -41,13 +45,14 @@ class Acks:
         singles = sorted(set(singles))
         for offset in (singles[0], singles[-1]) if singles else ():
             _check(offset, offset)
-        self.singles: Offsets = np.array(singles, np.int64) if singles else NO_OFFSETS
+        if singles:
+            self.singles = np.array(singles, np.int64)
         self.ranges = _merged(ranges)
-        self._starts = np.array([start for start, _ in self.ranges], np.int64)
-        self._ends = np.array([end for _, end in self.ranges], np.int64)
 
     def pages(self, state: GroupState) -> list[int]:
         """Pages of the list that may hold some of them."""
+        if len(self.ranges) == 1 and not len(self.singles):
+            return state.index.between(*self.ranges[0])
         named = set((self.singles // PAGE_SLOTS).tolist()) if len(self.singles) else ()
         found = {number for number in named if state.index.holds(number)}
         for low, high in self.ranges:
@@ -56,6 +61,8 @@ class Acks:
 
     def pending(self, page: Page) -> Offsets:
         """Those of them that are pending on this page."""
+        if len(self.ranges) == 1 and not len(self.singles):
+            return page.between(*self.ranges[0])
         found: list[Offsets] = []
         if len(self.singles):
             low, high = np.searchsorted(self.singles, (page.first, page.first + PAGE_SLOTS))
@@ -63,8 +70,8 @@ class Acks:
             found.append(slots[page.retry[slots] != 0] + page.first)
         if self.ranges:
             # Only the ranges that reach into this page: there may be very many.
-            first = int(self._ends.searchsorted(page.first, side="right"))
-            last = int(self._starts.searchsorted(page.first + PAGE_SLOTS))
+            first = bisect_right(self.ranges, page.first, key=_end)
+            last = bisect_left(self.ranges, page.first + PAGE_SLOTS, key=_start)
             found += [page.between(start, end) for start, end in self.ranges[first:last]]
         if len(found) < 2:
             return found[0] if found else NO_OFFSETS
@@ -76,6 +83,14 @@ def _one_run(named: Sequence[Named]) -> tuple[int, int] | None:
     if len(named) < 2 or isinstance(first := named[0], tuple):
         return None
     return (first, first + len(named) - 1) if named == [*range(first, first + len(named))] else None
+
+
+def _start(run: tuple[int, int]) -> int:
+    return run[0]
+
+
+def _end(run: tuple[int, int]) -> int:
+    return run[1]
 
 
 def _check(start: int, end: int) -> None:

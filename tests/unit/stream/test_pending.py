@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from random import Random
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -14,6 +15,7 @@ from penstock.stream.pending import (
     Page,
     applied,
     empty_page,
+    line_of,
     page_of,
     row_of,
     touched,
@@ -244,3 +246,29 @@ def test_what_every_request_asks_an_index_for_is_kept_up_with_each_change() -> N
         assert index.first_pending() == (lines[0][2] if lines else None)
         assert index.next_retry_ms == min((line[3] for line in lines), default=NEVER_MS)
         assert index.next_expire_ms == min((line[4] for line in lines), default=NEVER_MS)
+
+
+def test_a_line_that_is_told_from_the_one_before_is_what_a_look_at_all_slots_finds() -> None:
+    rng = Random(11)
+    told = 0
+    for _ in range(200):
+        found = empty_page(3, 0)
+        for sequence in range(1, 12):
+            lists: list[tuple[int, ...]] = []
+            for _ in range(3):
+                low = rng.randrange(3060, 3080)
+                run = range(low, low + rng.choice((0, 0, 1, 4)))
+                lists.append(tuple(run) if rng.random() < 0.7 else tuple(run)[::2])
+            free = [offset for offset in lists[2] if offset not in lists[1]]
+            change = operation(
+                removed=lists[0],
+                again=lists[1],
+                fresh=tuple(free),
+                retry_ms=rng.randrange(1, 9),
+                expire_ms=rng.randrange(1, 9),
+            )
+            found = applied(found, change, sequence)
+            told += found.line is not None
+            looked_up = line_of(msgspec.structs.replace(found, line=None))
+            assert line_of(found) == looked_up
+    assert told > 200

@@ -11,6 +11,7 @@ Not here     arity (commands.py), running a request (streams.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from typing import Any
 
@@ -260,8 +261,9 @@ def parse_ack(words: list[bytes]) -> Ack:
     name, group = key(words[1]), group_of(words[2])
     words = words[3:]
     # Nearly always plain numbers: looked at together, they cost a third.
-    if b"".join(words).isdigit() and 0 < min(map(len, words)) <= max(map(len, words)) <= 18:
-        return Ack(name, group, [*map(int, words)])
+    if b"".join(words).isdigit() and max(map(len, words)) <= 18:
+        with suppress(ValueError):  # one of them is empty
+            return Ack(name, group, [*map(int, words)])
     named: list[Named] = []
     for word in words:
         low, dash, high = word.partition(b"-")
