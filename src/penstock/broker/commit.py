@@ -28,6 +28,7 @@ from typing import Any, TypeVar
 import msgspec
 import xxhash
 
+from penstock.broker.limit import Limit
 from penstock.broker.memory import States
 from penstock.clock import Clock, Ticker
 from penstock.codec.keys import operations_key
@@ -195,6 +196,7 @@ class Committer:
         self._waiting: deque[Request] = deque()
         self._waiting_bytes = 0
         self._drain: asyncio.Task[None] | None = None
+        self._limit = Limit()  # of a tick
         self._reopening: asyncio.Task[None] | None = None
         self._finished: PenstockError | None = None
         self._closing = False
@@ -381,9 +383,9 @@ class Committer:
         tick = Shown(self, store, None, now.ms)
         sent = False
         try:
-            async with asyncio.timeout(self.deadline / 2) as limit:
+            with self._limit(self.deadline / 2) as ends:
                 await self._decide(tick, now, accepted)
-                if asyncio.get_running_loop().time() >= (limit.when() or 0.0):
+                if asyncio.get_running_loop().time() >= ends:
                     raise TimeoutError  # a commit would be cut off in the moment it begins
                 sent = True
                 record = b""
