@@ -50,6 +50,29 @@ def follows(before: Head, after: Head) -> bool:
 EMPTY = Head(n=0, hash=NO_HASH, time_ms=0)
 
 
+# What is done while a commit is on its way
+
+
+async def test_what_there_is_to_do_meanwhile_is_done_once_before_the_commit_returns(
+    store: Store,
+) -> None:
+    heard: list[str] = []
+    for n in range(1, 4):
+        await store.commit(
+            store.head().n + 1,
+            [(P + b"%d" % n, b"value")],
+            time_ms=1,
+            epoch=store.epoch,
+            meanwhile=lambda n=n: heard.append(f"meanwhile {n}"),  # type: ignore[misc]
+        )
+        heard.append(f"committed {n}")
+    # Never, where there is nothing to wait for.
+    assert heard in (
+        [f"{word} {n}" for n in range(1, 4) for word in ("meanwhile", "committed")],
+        [f"committed {n}" for n in range(1, 4)],
+    )
+
+
 # Rows
 
 

@@ -6,6 +6,7 @@ Contract     `submit(steps)` decides and commits; it returns when the commit is 
              tick untouched.
 Invariants   C1  Replies leave after the commit they report is durable, in order; refusals too,
                  for they may rest on what the same tick writes.
+                 What only makes them ready (`meanwhile`) may run while the commit is on its way.
              C2  Memory and reads show durable commits only: states are replaced after the commit.
              C3  Every call ends within the deadline: it waits for its tick at most half of it,
                  and a tick takes at most the other half. Where that half is over before anything
@@ -63,15 +64,25 @@ LASTING_SECONDS = 5.0
 Opener = Callable[[int | None], Awaitable[Store]]
 
 
+#: Told what will be replied once it is durable, while it is on its way: to make ready, no more.
+#: Maybe never, and maybe for nothing.
+Meanwhile = Callable[[list[Any]], None]
+
+
 class Request:
-    __slots__ = ("begun", "reply", "size", "steps", "waits")
+    __slots__ = ("begun", "meanwhile", "reply", "size", "steps", "waits")
 
     def __init__(
-        self, steps: tuple[Step, ...], reply: asyncio.Future[list[Any]], begun: float
+        self,
+        steps: tuple[Step, ...],
+        reply: asyncio.Future[list[Any]],
+        begun: float,
+        meanwhile: Meanwhile | None,
     ) -> None:
         self.steps = steps
         self.reply = reply
         self.begun = begun  # monotonic seconds
+        self.meanwhile = meanwhile
         self.size = sum(step.size for step in steps)
         self.waits = True  # for its tick
 
@@ -286,11 +297,15 @@ class Committer:
         here: its deadline counts from there, so that a call with two parts has one all the same."""
         return await self.request(*steps, begun=begun)
 
-    def request(self, *steps: Step, begun: float | None = None) -> asyncio.Future[list[Any]]:
+    def request(
+        self, *steps: Step, begun: float | None = None, meanwhile: Meanwhile | None = None
+    ) -> asyncio.Future[list[Any]]:
         """The same, without waiting: the place in the order is taken at once."""
-        return self.enqueue(*steps, begun=begun).reply
+        return self.enqueue(*steps, begun=begun, meanwhile=meanwhile).reply
 
-    def enqueue(self, *steps: Step, begun: float | None = None) -> Request:
+    def enqueue(
+        self, *steps: Step, begun: float | None = None, meanwhile: Meanwhile | None = None
+    ) -> Request:
         """The same for one that may take in more until its tick decides it: see `enlarge`."""
         self._require_store()
         if self._closing:
@@ -300,7 +315,8 @@ class Committer:
         now = self._clock.monotonic()
         if begun is not None and begun < now - self.deadline / 2:
             raise _too_slow()  # behind a tick it would hear of it only when that one is over
-        request = Request(steps, loop.create_future(), now if begun is None else begun)
+        since = now if begun is None else begun
+        request = Request(steps, loop.create_future(), since, meanwhile)
         self._waiting.append(request)
         self._waiting_bytes += request.size
         if self._drain is None or self._drain.done():
@@ -398,6 +414,7 @@ class Committer:
                         list(tick.writes.items()),
                         time_ms=now.ms,
                         epoch=store.epoch,
+                        meanwhile=_made_ready(accepted),
                     )
                 else:
                     await store.verify()
@@ -580,6 +597,21 @@ class Committer:
                     await store.close()
             except TimeoutError:
                 await store.abandon()  # everything acknowledged is durable without it
+
+
+def _made_ready(accepted: list[Outcome]) -> Callable[[], None] | None:
+    """What can be done while the commit is on its way; None: nothing."""
+    told = [
+        (request.meanwhile, outcome)
+        for request, outcome in accepted
+        if request.meanwhile is not None and not isinstance(outcome, Exception)
+    ]
+
+    def make_ready() -> None:
+        for meanwhile, replies in told:
+            meanwhile(replies)
+
+    return make_ready if told else None
 
 
 def _told(error: PenstockError) -> PenstockError:

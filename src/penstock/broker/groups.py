@@ -13,7 +13,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from penstock.broker.answers import Found, FoundByGroup, StreamInfo, stream_info
-from penstock.broker.commit import Committer, Shown
+from penstock.broker.commit import Committer, Meanwhile, Shown
 from penstock.broker.turns import Turns
 from penstock.codec.keys import Kind
 from penstock.codec.scalars import NEVER_MS
@@ -99,11 +99,12 @@ class GroupRequests(ABC):
         retry_ms: int | None,
         expire_ms: int | None,
         start: Start,
+        meanwhile: Meanwhile,
     ) -> asyncio.Future[list[Delivered]]:
         """A look that does not wait, without a task of its own: for doors that answer by callback.
         `found_at_once` tells what was found, or that one must ask again."""
         step = self._look(name, group, count, retry_ms, expire_ms, start, makes_stream=True)
-        return self._committer.request(step)
+        return self._committer.request(step, meanwhile=meanwhile)
 
     def _look(
         self,

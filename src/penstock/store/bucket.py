@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 
 import xxhash
@@ -154,7 +154,15 @@ class BucketStore:
     ) -> AsyncIterator[list[Row]]:
         return self._rows.scan(low, high, reverse=reverse, batch_rows=batch_rows)
 
-    async def commit(self, n: int, writes: Writes, *, time_ms: int, epoch: int) -> None:
+    async def commit(
+        self,
+        n: int,
+        writes: Writes,
+        *,
+        time_ms: int,
+        epoch: int,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         self._check()
         if epoch != self.epoch:
             raise FencedError(f"this store belongs to epoch {self.epoch}, not {epoch}")
@@ -168,6 +176,8 @@ class BucketStore:
         chain = ChainRecord(n, time_ms, previous, digest, oldest)
         record = encode_chain(chain)
         rows = [*writes, (CHAIN_HEAD, record), (chain_key(n), record)]
+        if meanwhile is not None:
+            asyncio.get_running_loop().call_soon(meanwhile)
         seq = await self._rows.write([*rows, *((chain_key(old), None) for old in pruned)])
         await self._rows.flush_wal()
         self._head, self._oldest = chain, oldest

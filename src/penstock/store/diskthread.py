@@ -54,6 +54,16 @@ class DiskThread:
         self._jobs.put((job, done))
         return await future
 
+    def teller(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """What a job may call to have this called on the loop that runs now."""
+        loop = asyncio.get_running_loop()
+
+        def tell() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(callback)
+
+        return tell
+
     def finish(self, job: Callable[[], None]) -> None:
         """Run a last job whenever the earlier ones are through, then end. Does not wait."""
         self._finished = True

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import warnings
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Literal
@@ -218,7 +218,15 @@ class FolderStore:
 
     # -- the commit
 
-    async def commit(self, n: int, writes: Writes, *, time_ms: int, epoch: int) -> None:
+    async def commit(
+        self,
+        n: int,
+        writes: Writes,
+        *,
+        time_ms: int,
+        epoch: int,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         self._check()
         if epoch != self.epoch:
             raise FencedError(f"this store belongs to epoch {self.epoch}, not {epoch}")
@@ -229,7 +237,9 @@ class FolderStore:
         chain = ChainRecord(n, time_ms, previous, chain_hash(previous, n, time_ms, body))
         self._raise_failure()  # the store failed since: say so before anything is written
         try:
-            await self._thread.run(lambda: self._journal.append(chain, body))
+            # Not before: whoever has the interpreter's lock holds up what this thread has to do.
+            syncing = None if meanwhile is None else self._thread.teller(meanwhile)
+            await self._thread.run(partial(self._journal.append, chain, body, syncing))
         except RefusedError:
             self._keep()  # segments that are covered by now would make room
             raise

@@ -111,8 +111,11 @@ class Journal:
 
     # -- writing
 
-    def append(self, chain: ChainRecord, body: bytes) -> None:
-        """Make one commit durable. RefusedError: nothing was written; FencedError: no answer."""
+    def append(
+        self, chain: ChainRecord, body: bytes, syncing: Callable[[], None] | None = None
+    ) -> None:
+        """Make one commit durable. RefusedError: nothing was written; FencedError: no answer.
+        `syncing` is called before the wait for the disk, where there is one."""
         if self._failed:
             raise UnavailableError("the journal failed before and must be opened again")
         try:
@@ -122,7 +125,7 @@ class Journal:
             raise RefusedError(
                 f"{self.folder}: no room for the journal: {error.strerror}"
             ) from error
-        self._write(COMMIT, chain, body)
+        self._write(COMMIT, chain, body, syncing)
         self._unmarked = chain
         self.epoch.check()
 
@@ -133,7 +136,13 @@ class Journal:
             return  # behind a record that may be torn nothing valid may follow
         self._write(MARK, chain, b"")
 
-    def _write(self, kind: int, chain: ChainRecord, body: bytes) -> None:
+    def _write(
+        self,
+        kind: int,
+        chain: ChainRecord,
+        body: bytes,
+        syncing: Callable[[], None] | None = None,
+    ) -> None:
         segment = self._active
         record = encode_record(kind, self.epoch.number, chain, body, segment.name.salt)
         try:
@@ -141,6 +150,8 @@ class Journal:
             while written < len(record):  # a pwrite may be cut short, e.g. above 2 GiB
                 written += os.pwrite(segment.descriptor, record[written:], segment.end + written)
             if self._sync:
+                if syncing is not None:
+                    syncing()
                 os.fdatasync(segment.descriptor)
         except OSError as error:
             # After a failed fdatasync the page cache lies: this file is never trusted again.

@@ -273,7 +273,15 @@ class MemoryStore:
                 return
             yield rows
 
-    async def commit(self, n: int, writes: Writes, *, time_ms: int, epoch: int) -> None:
+    async def commit(
+        self,
+        n: int,
+        writes: Writes,
+        *,
+        time_ms: int,
+        epoch: int,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
         assert self._state is not _State.UNCERTAIN, "the handle must be dropped, not used"
         self._check()
         assert not self._committing, "one commit is in flight"
@@ -285,6 +293,8 @@ class MemoryStore:
             raise FencedError(f"commit {n} expects epoch {epoch}, the handle owns {self.epoch}")
         fault = self._begin("commit", n=n)
         self._committing = True
+        if meanwhile is not None:
+            meanwhile()
         try:
             await self._suffer("commit", fault.before)
             self._make_durable(n, writes, time_ms)

@@ -19,7 +19,7 @@ Head         The chain record of the newest commit: dense n, hash over all commi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Protocol
 
 import msgspec
@@ -78,7 +78,18 @@ class Store(Reader, Protocol):
 
     def head(self) -> Head: ...
 
-    async def commit(self, n: int, writes: Writes, *, time_ms: int, epoch: int) -> None: ...
+    async def commit(
+        self,
+        n: int,
+        writes: Writes,
+        *,
+        time_ms: int,
+        epoch: int,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:
+        """`meanwhile` is called on the loop while the commit is on its way to where it is durable:
+        once, or never. It shows nothing to anybody; its time costs nothing."""
+        ...
 
     async def verify(self) -> None:
         """Raise FencedError unless this handle still owns the location. Cheap: every reply asks."""

@@ -926,3 +926,35 @@ async def test_a_close_ends_though_somebody_goes_on_submitting() -> None:
         await world.committer.close()
         await producer
     assert refused == 1
+
+
+async def test_replies_are_made_ready_while_the_commit_is_on_its_way_and_are_shown_after_it() -> (
+    None
+):
+    world = await make_world()
+    heard: list[object] = []
+    stall = Stall()
+    world.faults.next("commit", Fault(before=[stall]))
+    reply = world.committer.request(add(1), meanwhile=heard.append)
+    refused = world.committer.request(add(1, error=ConflictError("no")), meanwhile=heard.append)
+    await stall.reached.wait()
+    assert heard == [[1]]
+    await world.settle()
+    assert not reply.done()
+    assert world.committer.states.get(COUNT) == 1000
+    stall.release()
+    assert await reply == [1]
+    with pytest.raises(ConflictError):
+        await refused
+    assert heard == [[1]]
+
+
+async def test_what_was_made_ready_for_a_commit_that_is_lost_is_shown_to_nobody() -> None:
+    world = await make_world()
+    heard: list[object] = []
+    world.faults.next("commit", Fault(before=[Lose()]))
+    reply = world.committer.request(add(1), meanwhile=heard.append)
+    with pytest.raises(UnavailableError):
+        await reply
+    assert heard == [[1]]
+    assert world.stored() == 0

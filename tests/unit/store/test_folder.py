@@ -437,6 +437,28 @@ async def test_a_commit_that_the_store_did_not_outlive_is_not_acknowledged(
         await writer
 
 
+async def test_what_there_is_to_do_meanwhile_is_done_while_the_disk_syncs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    done, real = threading.Event(), os.fdatasync
+
+    def sync(descriptor: int) -> None:
+        assert done.wait(10), "the disk waits for the loop here, so it must have been told before"
+        real(descriptor)
+
+    monkeypatch.setattr("penstock.store.journal.os.fdatasync", sync)
+    await store.commit(
+        store.head().n + 1,
+        [(b"\x01\x0bk", b"v")],
+        time_ms=1,
+        epoch=store.epoch,
+        meanwhile=done.set,
+    )
+    monkeypatch.undo()
+    await store.close()
+
+
 async def test_a_thread_that_has_finished_says_so_to_who_comes_late() -> None:
     thread = DiskThread("test")
     assert await thread.run(lambda: 1) == 1

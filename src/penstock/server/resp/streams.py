@@ -85,6 +85,7 @@ def post(
         case Write():
             return _post_write(request, streams), partial(_encode_written, request)
         case ReadGroup(block_ms=0):
+            look = _Look(request, streams, protocol)
             looked = streams.post_read_group(
                 request.name,
                 request.group,
@@ -92,8 +93,9 @@ def post(
                 retry_ms=request.retry_ms,
                 expire_ms=request.expire_ms,
                 start=request.start,
+                meanwhile=look.make_ready,
             )
-            return looked, partial(_encode_looked, request, streams, protocol)
+            return looked, look.finish
         case Ack(name, group, named):
             return streams.post_ack(name, group, named), _encode_acked
     return None
@@ -327,13 +329,29 @@ async def _read_group(request: ReadGroup, streams: Streams) -> FoundByGroup:
     )
 
 
-def _encode_looked(
-    request: ReadGroup, streams: Streams, protocol: int, replies: list[Delivered]
-) -> Encoded:
-    found = found_at_once(replies[0], request.start)
-    if found is None:
-        return _look_again(request, streams, protocol)
-    return _encode_group(found, request, protocol)
+class _Look:
+    """One look of a group. Its reply is encoded while its commit is on the way to the disk."""
+
+    __slots__ = ("_protocol", "_ready", "_request", "_streams")
+
+    def __init__(self, request: ReadGroup, streams: Streams, protocol: int) -> None:
+        self._request = request
+        self._streams = streams
+        self._protocol = protocol
+        self._ready: Encoded | None = None
+
+    def make_ready(self, replies: list[Delivered]) -> None:
+        if 0 < replies[0].count <= STEP_ENTRIES:
+            self._ready = self._encode(replies)
+
+    def finish(self, replies: list[Delivered]) -> Encoded:
+        return self._encode(replies) if self._ready is None else self._ready
+
+    def _encode(self, replies: list[Delivered]) -> Encoded:
+        found = found_at_once(replies[0], self._request.start)
+        if found is None:
+            return _look_again(self._request, self._streams, self._protocol)
+        return _encode_group(found, self._request, self._protocol)
 
 
 async def _look_again(request: ReadGroup, streams: Streams, protocol: int) -> bytes:
