@@ -59,8 +59,8 @@ from penstock.errors import ConflictError, UnavailableError
 READ_CHUNK = 1000
 #: In a folder that a demo may remove.
 MARK = ".penstock-demo"
-#: A broker that nobody uses any more leaves in less than this.
-WAIT_S = 5.0
+#: A broker that nobody uses any more leaves in less than this, on a busy machine too.
+WAIT_S = 20.0
 #: A writer that acknowledges nothing for this long is stuck, and the demo says so.
 SILENCE_S = 20.0
 HINT = "try another --folder, or again when the machine is less busy"
