@@ -72,6 +72,9 @@ class Bare(Sequence[Item]):
     def __iter__(self) -> Iterator[Item]:
         return map(Item, self.payloads)
 
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Bare) and other.payloads == self.payloads
+
     @overload
     def __getitem__(self, at: int) -> Item: ...
 

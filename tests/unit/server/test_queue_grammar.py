@@ -8,7 +8,7 @@ import pytest
 
 from penstock.errors import InvalidError
 from penstock.queue.backoff import Backoff
-from penstock.queue.item import Item
+from penstock.queue.item import Bare, Item
 from penstock.queue.state import queue_name
 from penstock.server.resp.commands import COMMANDS, key_positions
 from penstock.server.resp.parsers import PARSERS
@@ -96,12 +96,12 @@ def parse(line: str) -> object:
             ),
         ),
         ("QUEUE.PUBLISH p VISIBLE 9 headers 0", Publish([Item(b"p", visible_at_ms=9)], one=True)),
-        ("QUEUE.PUBLISHMANY PAYLOAD a payload b", Publish([Item(b"a"), Item(b"b")])),
+        ("QUEUE.PUBLISHMANY PAYLOAD a payload b", Publish(Bare([b"a", b"b"]))),
         (
             "QUEUE.PUBLISHMANY PAYLOAD a TO q PAYLOAD b TO q",
             Publish([Item(b"a", to="q"), Item(b"b", to="q")]),
         ),
-        ("QUEUE.PUBLISHMANY PAYLOAD PAYLOAD", Publish([Item(b"PAYLOAD")])),
+        ("QUEUE.PUBLISHMANY PAYLOAD PAYLOAD", Publish(Bare([b"PAYLOAD"]))),
         (
             "QUEUE.PUBLISHMANY PAYLOAD a TO q URI s3://x DELAY 1 PAYLOAD URI HEADERS 1 URI PAYLOAD",
             Publish(
