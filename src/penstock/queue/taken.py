@@ -20,7 +20,6 @@ from penstock.codec.operations import Operation, Owner, PagedView
 from penstock.codec.queueoperation import Keys
 from penstock.codec.taken import (
     DEAD,
-    PAGE_SLOTS,
     TakenOperation,
     TakenPage,
     applied,
@@ -88,12 +87,13 @@ async def load_head(view: View, log_id: int) -> TakenHead:
 async def load_taken_page(view: View, log_id: int, number: int) -> TakenPage:
     page: TakenPage | None = view.state(page_state_key(log_id, number))
     if page is None:
+        none = empty_page(number)
         log: LogState | None = view.state(log_state_key(log_id))
-        if log is not None and number * PAGE_SLOTS >= log.next:
-            return empty_page(number)  # behind every message: nobody took anything there
+        if log is not None and none.first >= log.next:
+            return none  # behind every message: nobody took anything there
         operations = view.operations(owner_of(log_id))  # before the row, as in `load_head`
         value = await view.store.get(page_key(log_id, number))
-        page = empty_page(number) if value is None else decode_taken_page(number, value)
+        page = none if value is None else decode_taken_page(number, value)
         for operation in operations:
             if operation.sequence > page.sequence and number in pages_of(operation):
                 body = decode_taken_operation(operation.body)

@@ -35,7 +35,6 @@ MODULES = (
     "codec.taken",
     "queue.reclaim",
     "queue.route",
-    "queue.taken",
     "queue.flush",
     "queue.check_messages",
     "broker.queuekeeping",
