@@ -18,7 +18,7 @@ import msgspec
 import numpy as np
 
 from penstock.clock import give_way
-from penstock.codec.keys import decode_node_key, log_key, node_key, nodes_prefix
+from penstock.codec.keys import decode_node_key, log_key
 from penstock.codec.node import (
     FRAGMENT,
     Node,
@@ -31,7 +31,7 @@ from penstock.codec.node import (
 from penstock.log.batch import column, is_large
 from penstock.log.decision import Decision, Now, Step, View
 from penstock.log.place import Rows
-from penstock.log.read import open_node
+from penstock.log.read import floor_node, open_node
 from penstock.log.state import (
     LogState,
     Run,
@@ -65,7 +65,7 @@ async def plan_holes(
     while at < len(left) and size < PUNCH_BYTES:
         await give_way()
         lowest = left[at]
-        row = await store.floor(node_key(state.log_id, lowest), low=nodes_prefix(state.log_id))
+        row = await floor_node(store, state.log_id, lowest)
         node = None if row is None else await open_node(store, state.log_id, *row)
         if row is None or node is None or node.end <= lowest:
             # Evicted since `state`: there is nothing to punch any more.

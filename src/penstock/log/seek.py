@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from penstock.codec.keys import log_key, node_key, nodes_prefix
+from penstock.codec.keys import log_key
 from penstock.codec.logrow import decode_log
 from penstock.codec.node import UNIFORM_TIME, Header, Node, decode_node
 from penstock.errors import CorruptError, NotFoundError
-from penstock.log.read import node_header
+from penstock.log.read import floor_node, node_header
 from penstock.log.state import Readable
 from penstock.store.port import Reader
 
@@ -27,7 +27,7 @@ async def seek_time(store: Reader, state: Readable, time_ms: int) -> int:
     low, high = state.first, state.next
     while low < high:
         middle = (low + high) // 2
-        row = await store.floor(node_key(log_id, middle), low=nodes_prefix(log_id))
+        row = await floor_node(store, log_id, middle)
         header = None if row is None else node_header(log_id, *row)
         if row is None or header is None or header.end <= middle:
             low = await _first_after(store, log_id, middle)

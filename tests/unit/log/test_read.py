@@ -4,13 +4,17 @@ from collections.abc import AsyncIterator
 from datetime import UTC, datetime
 from typing import Any
 
+import msgspec
 import pytest
 
-from penstock.codec.keys import node_key, staged_key
+from penstock.codec.keys import decode_node_key, node_key, staged_key
+from penstock.codec.node import build_body, node_value
 from penstock.errors import CorruptError, InvalidError, NotFoundError
-from penstock.log.batch import build_bodies
+from penstock.log.batch import NODE_ENTRIES, build_bodies, column
+from penstock.log.decision import Decision, Step
 from penstock.log.evict import delete_step, evict_step
 from penstock.log.fold import plan_fold
+from penstock.log.holes import plan_holes
 from penstock.log.link import link_step
 from penstock.log.merge import plan_merge
 from penstock.log.read import (
@@ -21,8 +25,10 @@ from penstock.log.read import (
     read_nodes,
     to_arrow,
 )
+from penstock.log.seek import seek_time
 from penstock.log.staging import begin_step, stage_step
 from penstock.log.state import LogState
+from penstock.store.port import Store
 from unit.log.driver import LogDriver, stream
 
 S = stream("s")
@@ -262,3 +268,47 @@ async def test_arrow_out_begins_at_the_edge() -> None:
     assert table["offset"].to_pylist() == list(range(1500, 2200))
     assert table["data"].to_pylist() == [b"%d" % i for i in range(1500, 2200)]
     assert (await to_arrow(driver.store, state, 0, 10)).num_rows == 0
+
+
+async def test_the_node_of_an_offset_is_looked_for_where_it_can_begin() -> None:
+    """The engine opens every table that may hold a part of the range."""
+    driver, state = await filled(5000)
+    asked = Asked(driver.store)
+    assert data(await read(asked, state, 4500, 3)) == [4500, 4501, 4502]
+    assert await seek_time(asked, state, 0) == 0
+    await plan_holes(asked, state, [2500])
+    assert (node_key(state.log_id, 4500), node_key(state.log_id, 3501)) in asked.floors
+    assert (node_key(state.log_id, 2500), node_key(state.log_id, 1501)) in asked.floors
+    assert all(
+        decode_node_key(key)[1] - decode_node_key(low)[1] < NODE_ENTRIES
+        for key, low in asked.floors
+    )
+
+
+async def test_a_node_that_is_longer_than_ours_is_found_all_the_same() -> None:
+    driver = await LogDriver.open()
+    await driver.append(S, [b"0"])
+    state = await driver.state(S)
+    assert state is not None
+    items = [b"%d" % i for i in range(3000)]
+    long = build_body(3000, column(items, "data"))
+    await driver.do(
+        Step(lambda view, now: Decision(writes={node_key(1, 0): node_value(long, 0, now.ms)}))
+    )
+    state = msgspec.structs.replace(state, next=3000)
+    assert data(await read(driver.store, state, 2900, 2)) == [2900, 2901]
+
+
+class Asked:
+    """A store, and what it was asked for."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.floors: list[tuple[bytes, bytes]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def floor(self, key: bytes, *, low: bytes) -> Any:
+        self.floors.append((key, low))
+        return await self._store.floor(key, low=low)
