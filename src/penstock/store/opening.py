@@ -25,6 +25,7 @@ from penstock.codec.chain import ChainRecord, decode_batch, decode_chain, encode
 from penstock.codec.keys import CHAIN_HEAD
 from penstock.errors import CorruptError, FencedError, InvalidError, UnavailableError
 from penstock.store import disk, guard
+from penstock.store.arenas import give_back
 from penstock.store.diskthread import DiskThread
 from penstock.store.epoch import Epoch, claim
 from penstock.store.journal import Journal
@@ -104,6 +105,11 @@ class Opening:
         # replay: a late record, whose number it gives to a commit of its own.
         await self._step(epoch.check)
         self.head = await _replay(rows, self.recovered) or stored
+        if self.recovered.records:
+            # SlateDB has the bodies now, and the allocator would keep what they took: reading right
+            # after a kill with a full journal needed 430 to 474 MiB with it, 362 to 414 without.
+            self.recovered = self.recovered.without_bodies()
+            await self._step(give_back)
         if not self.synced:
             # Before a journal that may cover what SlateDB has: that must survive a power cut.
             await self._step(partial(watch_once, folder, epoch.number, sync=True, synced=False))

@@ -40,6 +40,10 @@ class Recovered(msgspec.Struct, frozen=True):
     records: tuple[JournalRecord, ...] = ()  # commits above the store's own, dense, chained
     segments: tuple[SegmentName, ...] = ()  # those that hold them, to be kept until covered
 
+    def without_bodies(self) -> Recovered:
+        records = (msgspec.structs.replace(record, body=b"") for record in self.records)
+        return msgspec.structs.replace(self, records=tuple(records))
+
 
 def read_head(folder: Path) -> JournalHead | None:
     """The newest epoch's head; None in a new folder."""

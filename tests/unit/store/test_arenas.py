@@ -41,3 +41,23 @@ def arenas(folder: Path, chosen: dict[str, str]) -> int:
 @pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="glibc's allocator is asked")
 def test_an_open_location_makes_few_arenas_unless_somebody_chose(tmp_path: Path) -> None:
     assert arenas(tmp_path, {}) < arenas(tmp_path, {"MALLOC_ARENA_MAX": "16"})
+
+
+KEPT = """
+from penstock.cli.figures import memory_bytes
+from penstock.store.arenas import give_back
+rows = [bytes(4000) for _ in range(20_000)]
+full = memory_bytes()[0]
+del rows[:-1]
+kept = memory_bytes()[0]
+give_back()
+print(full - kept, kept - memory_bytes()[0])
+"""
+
+
+@pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="glibc's allocator keeps it")
+def test_what_was_freed_below_something_that_stays_is_given_back() -> None:
+    done = subprocess.run([sys.executable, "-c", KEPT], capture_output=True, text=True, check=True)
+    freed, given_back = map(int, done.stdout.split())
+    assert freed < 20 << 20, "or there is nothing to show"
+    assert given_back > 60 << 20

@@ -824,3 +824,32 @@ async def test_what_openings_leave_in_the_engines_log_is_collected(
         store = await FolderStore.open(tmp_path, clock=SystemClock())
         assert [await store.get(b"\x01\x0bk%d" % n) for n in (1, 9)] == [b"v1", b"v9"]
         await store.close()
+
+
+async def test_an_opening_lets_go_of_what_it_replayed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A journal's worth of memory, which would stay with the allocator for as long as it runs."""
+    held: list[int] = []
+    openings: list[opening.Opening] = []
+    claim = opening.Opening._claim
+
+    def remembered(self: opening.Opening, *args: Any) -> Any:
+        openings.append(self)
+        return claim(self, *args)
+
+    def give_back() -> None:
+        held.append(sum(len(record.body) for record in openings[-1].recovered.records))
+
+    monkeypatch.setattr(opening.Opening, "_claim", remembered)
+    monkeypatch.setattr(opening, "give_back", give_back)
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    for n in range(1, 4):
+        await commit(store, n)
+    assert held == [], "nothing was replayed"
+    await store.abandon()
+    store = await FolderStore.open(tmp_path / "d", clock=SystemClock())
+    assert held == [0]
+    assert [await store.get(b"\x01\x0bk%d" % n) for n in range(1, 4)] == [b"v1", b"v2", b"v3"]
+    await commit(store, 4)
+    await store.close()
