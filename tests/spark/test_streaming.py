@@ -6,16 +6,19 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import BinaryType, StructType
 
 import penstock
 from penstock.log.catalogue import stream_name
-from penstock.spark.options import read_options
+from penstock.spark.options import read_options, write_options
 from penstock.spark.planning import Part
 from penstock.spark.reader import StreamReader
+from penstock.spark.writer import BATCH_ID, QUERY_ID, StreamWriter
 from spark.tables import copy, load_stream
 
 
@@ -153,6 +156,38 @@ def test_a_stream_that_was_made_again_is_another_one(
     skipping = doubled(spark, db, failOnDataLoss="false")
     copy(skipping, place(db), tmp_path / "c", stream="out")
     assert data_of(db) == expected(0, 10) + expected(50, 53)
+
+
+class Task:
+    """What a writer asks of the task that it runs in: one of the first batch of one query."""
+
+    @classmethod
+    def get(cls) -> Task:
+        return cls()
+
+    def partitionId(self) -> int:  # noqa: N802
+        return 0
+
+    def getLocalProperty(self, name: str) -> str:  # noqa: N802
+        return {QUERY_ID: "3c5e", BATCH_ID: "0"}[name]
+
+
+def test_a_copied_checkpoint_may_go_on_into_another_stream_at_the_same_time(
+    db: penstock.Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both drivers are one query to Spark. Where they staged together, the first one to link ended
+    the staging, and the other was told that its rows were written."""
+    monkeypatch.setattr("penstock.spark.writer.TaskContext", Task)
+    schema = StructType().add("data", BinaryType())
+    told = {}
+    for name in ("out", "other"):
+        options = write_options({"location": db.location, "stream": name}, streaming=True)
+        writer = StreamWriter(options, schema)
+        batch = pa.RecordBatch.from_pydict({"data": [name.encode()]})
+        told[name] = writer, writer.write(iter([batch]))
+    for writer, staged in told.values():
+        writer.commit([staged], 0)
+    assert (data_of(db), data_of(db, "other")) == ([b"out"], [b"other"])
 
 
 def stream_reader(location: object, **options: str) -> StreamReader:

@@ -11,6 +11,7 @@ Processes    `write` runs in the workers, `commit` and `abort` in a short-lived 
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -148,7 +149,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         query, batch = context.getLocalProperty(QUERY_ID), context.getLocalProperty(BATCH_ID)
         if not query or not batch:
             raise InvalidError("this task belongs to no streaming query")
-        return _write(self._options, f"query {query} {batch}".encode(), iterator, query)
+        # A staging is linked once, into one target. Where a checkpoint was copied, two drivers may
+        # write the same batch of the same query to two places.
+        target = hashlib.blake2s(str(self._options.source).encode(), digest_size=16).hexdigest()
+        return _write(self._options, f"query {query} {batch} {target}".encode(), iterator, query)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         staged = _all(messages)
