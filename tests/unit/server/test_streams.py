@@ -300,3 +300,37 @@ def test_a_group_read_passes_its_options_on_and_keeps_bytes_that_are_no_text() -
         ],
         2,
     )
+
+
+async def test_a_look_of_a_group_is_encoded_while_its_commit_is_on_the_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    encoded = 0
+    encode_group = streams._encode_group
+
+    def counted(*arguments: Any) -> streams.Encoded:
+        nonlocal encoded
+        encoded += 1
+        return encode_group(*arguments)
+
+    monkeypatch.setattr(streams, "_encode_group", counted)
+    node = decode_node(node_value(build_bodies([(b"", b"x"), (b"", b"y")])[0], 8, 78), "node")
+    # What is long is encoded in steps, after it; and nothing found is not the end of it.
+    for found, meanwhile in (
+        (Delivered(new=[(node, 0, 2)]), 1),
+        (Delivered(new=[(node, 0, 2)] * 600), 0),
+        (Delivered(), 0),
+    ):
+        recorder, encoded = Recorder(found), 0
+        request = cast(Request, PARSERS["TREAD"](b"TREAD k 0 2 GROUP g".split()))
+        posted = streams.post(request, cast(Streams, recorder), 2)
+        assert posted is not None
+        answer, finish = posted
+        ((_, _, options),) = recorder.calls
+        options["meanwhile"]([found])
+        assert encoded == meanwhile
+        late = streams.post(request, cast(Streams, Recorder(found)), 2)
+        assert late is not None
+        shown = await whole(finish(await answer))
+        assert shown == await whole(late[1]([found])), "the same as where nothing was made ready"
+        await late[0]
