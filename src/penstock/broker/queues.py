@@ -281,20 +281,18 @@ class Queues:
             return len(found.entries)
 
         waits = wait_ms != 0 and count > 0
-        if not waits or (name not in self._turns and self._available(name)):
-            try:
-                waits = not await ask() and waits
-            finally:
-                self._left(name)
-        if waits:
-            await self._committer.read(lambda view: _may_wait(view, name, lease_ms))
-            seconds = None if wait_ms is None else wait_ms / 1000
-            try:
-                found = await self._turns.wait(name, ask, count, seconds)
-            finally:
-                self._left(name)
-            if not found:
-                await self._committer.verify()  # whoever lost the location does not answer
+        found = 0
+        try:
+            if not waits or (name not in self._turns and self._available(name)):
+                found = await ask()
+            if waits and not found:
+                await self._committer.read(lambda view: _may_wait(view, name, lease_ms))
+                seconds = None if wait_ms is None else wait_ms / 1000
+                found = await self._turns.wait(name, ask, count, seconds) or 0
+        finally:
+            self._left(name)
+        if waits and not found:
+            await self._committer.verify()  # whoever lost the location does not answer
         return await self._given(name, claimed[0]) if claimed else []
 
     async def _lease(self, name: LogName, step: Step) -> Claimed:

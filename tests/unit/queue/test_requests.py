@@ -220,6 +220,30 @@ async def test_a_claim_that_finds_something_at_once_does_not_overtake_who_waits(
     assert not queues._due_ms, "nobody waits any more"
 
 
+async def test_a_claim_that_is_refused_or_cancelled_before_it_waits_leaves_nothing_behind(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory knows when the first message becomes visible for as long as somebody waits for it."""
+    queues, committer = world.broker.queues, world.broker.committer
+    await queues.publish([Item(b"x", delay_ms=60_000)])
+    with pytest.raises(InvalidError):
+        await queues.claim(Q, 1, wait_ms=1000, lease_ms=1 << 60)
+    assert not queues._due_ms
+    read, looked_up = committer.read, asyncio.Event()
+
+    async def slow(query: Any) -> Any:
+        await looked_up.wait()
+        return await read(query)
+
+    monkeypatch.setattr(committer, "read", slow)
+    claim = asyncio.create_task(queues.claim(Q, 1, wait_ms=1000))
+    await settle()
+    claim.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await claim
+    assert not queues._due_ms
+
+
 async def test_failed_messages_are_listed_in_parts_of_bounded_size(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
