@@ -73,7 +73,7 @@ class _Kept(msgspec.Struct, frozen=True, eq=False):
     items: Sequence[Item]
     received_at_ms: int
     size: int
-    one_record: bool  # all payloads lie under the first id
+    one_record: bool  # all payloads lie under the first id, surely
 
 
 def _content(item: Item, received_at_ms: int) -> Content:
@@ -157,20 +157,25 @@ class Fresh:
         return [_content(item, at_ms) for item in kept.items[i : i + count]]
 
     def whole_records(self, offsets: Keys) -> tuple[list[int], Keys]:
-        """Of records that hold nothing but some of these messages (rising): the first ids, as far
-        as that is known here; and the offsets of all others."""
+        """For who removes these messages (rising). Of records that hold nothing but some of them:
+        the first ids, as far as that is known here; and the offsets of all others."""
         if not len(offsets):
             return [], offsets
         ids: list[int] = []
         others = np.ones(len(offsets), np.bool_)
         at = max(bisect_right(self._firsts, int(offsets[0])) - 1, 0)
-        for kept in self._kept[at : bisect_right(self._firsts, int(offsets[-1]))]:
+        for i in range(at, bisect_right(self._firsts, int(offsets[-1]))):
+            kept = self._kept[i]
             first, count = kept.first_offset, len(kept.ids)
             low = int(offsets.searchsorted(np.uint64(first)))
             high = int(offsets.searchsorted(np.uint64(first + count)))
-            if high - low == count and kept.one_record:
+            if not kept.one_record or low == high:
+                continue
+            if high - low == count:
                 ids.append(kept.ids[0])
                 others[low:high] = False
+            else:  # who removes a part may write what is left anew, in several records
+                self._kept[i] = msgspec.structs.replace(kept, one_record=False)
         return ids, offsets[others]
 
     def clear(self) -> None:

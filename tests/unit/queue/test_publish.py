@@ -284,6 +284,10 @@ def test_fresh_messages_tell_which_records_are_dead_as_a_whole() -> None:
     assert asked(10, 11, 12, 13, 14) == ([5, 8], [])
     assert asked(2, 10, 11, 13, 14, 15, 16, 99) == ([8], [2, 10, 11, 15, 16, 99])
     assert asked(12, 13) == ([], [12, 13])
+    assert asked(10, 11, 12, 13, 14) == ([], [10, 11, 12, 13, 14]), "they may lie apart"
     assert asked() == ([], [])
+    fresh.clear()
+    fresh.add(Published([5, 6, 7], PreparedBatch(messages(3)), range(5, 8), 10, 0))
+    assert asked(10, 11, 12) == ([5], [])
     fresh.clear()
     assert asked(10, 11, 12) == ([], [10, 11, 12])

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from penstock.broker.broker import Broker
-from penstock.broker.queuekeeping import GRACE_MS, ORPHAN_MS
+from penstock.broker.queuekeeping import GRACE_MS, ORPHAN_MS, QueueKeeping
 from penstock.codec.keys import KeyType, prefix, prefix_end
 from penstock.codec.payload import BytesPayload, PayloadBlock, decode_payload
+from penstock.errors import UnavailableError
 from penstock.log.catalogue import open_target
 from penstock.log.check import check_log
 from penstock.log.decision import Decision, Step, View
@@ -147,6 +148,42 @@ async def test_what_every_queue_is_done_with_goes_and_the_edge_moves(world: Worl
     await world.clean()
     assert await world.living() == 0
     assert await world.edge() == (16, 20), "it moves by whole pages of takers"
+
+
+@pytest.mark.parametrize("broken_off", [False, True])
+async def test_what_is_left_of_a_record_goes_too_where_it_was_written_anew(
+    world: World, monkeypatch: pytest.MonkeyPatch, broken_off: bool
+) -> None:
+    """Its messages were published together a moment ago, and their payloads lie apart since then.
+    Either their retention ends, which asks for all of them, also for those that went before; or the
+    metadata of those is still there, as the request that was about to remove it failed."""
+    queues = world.broker.queues
+    await queues.create(queue_name("keeps"), filter="kept = 'yes'")
+    await queues.publish([Item(b"first", headers={"kept": "yes"})])
+    await queues.publish([Item(b"%d" % i, retention_s=60) for i in range(6)])
+    found = await queues.claim(Q, 7)
+
+    async def turned_away(*args: Any) -> None:
+        raise UnavailableError("too many requests")
+
+    await queues.ack(Q, [found[i].receipt for i in (0, 1, 2, 4, 6)])
+    world.clock.pass_ms(RECLAIM_MS)
+    if broken_off:
+        with monkeypatch.context() as patch:
+            patch.setattr("penstock.log.holes.PUNCH_BYTES", 0)
+            patch.setattr(QueueKeeping, "_punch", turned_away)
+            with pytest.raises(UnavailableError):
+                await world.upkeep()
+        await queues.ack(Q, [found[i].receipt for i in (3, 5)])
+        world.clock.pass_ms(RECLAIM_MS)
+    else:
+        await world.upkeep()
+        world.clock.pass_ms(60_000 + GRACE_MS)
+    apart = [BytesPayload(payload) for payload in (b"first", b"2", b"4")]
+    assert list((await world.payloads()).values()) == apart
+    await world.upkeep()
+    await world.clean()
+    assert list((await world.payloads()).values()) == [BytesPayload(b"first")]
 
 
 async def test_what_is_evicted_at_once_gets_no_holes(
