@@ -54,8 +54,9 @@ LOOK_BYTES = 1 << 20
 AHEAD_SIZE = PAYLOADS_BYTES // 4
 #: What a message, or a record, costs in memory besides its bytes: objects and their places.
 _OVERHEAD = 400
-#: The same of a payload in a list of payloads.
+#: The same of a payload in a list of payloads, and of a header: two texts and a place in a table.
 _BARE_OVERHEAD = 48
+_HEADER_OVERHEAD = 128
 
 
 class Content(msgspec.Struct, frozen=True, gc=False):
@@ -103,6 +104,8 @@ class Fresh:
             return
         each = _BARE_OVERHEAD if isinstance(batch.items, Bare) else _OVERHEAD
         size = batch.size + each * len(batch) + _OVERHEAD
+        if batch.headers is not None:
+            size += _HEADER_OVERHEAD * sum(map(len, batch.headers))
         numbers = published.numbers
         one = is_one_record(numbers, batch)
         kept = _Kept(first, numbers, batch.items, published.received_at_ms, size, one)

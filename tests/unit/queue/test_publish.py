@@ -262,6 +262,32 @@ def test_payloads_in_memory_keep_to_their_bound_however_small_they_are(size: int
     assert 1 << 19 < after - before < 3 << 19
 
 
+@pytest.mark.parametrize(("count", "headers"), [(100, 0), (1, 0), (100, 1), (20, 50)])
+def test_fresh_messages_keep_to_their_bound_whatever_they_are_made_of(
+    count: int, headers: int
+) -> None:
+    """Of a message with fifty headers these are nearly all that it takes."""
+
+    def message(number: int) -> Item:
+        names = {f"name {i}": f"value {number}" for i in range(headers)}
+        return Item(b"%d" % number, headers=names)
+
+    bytes_max, ids = 1 << 20, range(count)
+    tracemalloc.start()
+    try:
+        fresh = Fresh(bytes_max)
+        before, _ = tracemalloc.get_traced_memory()
+        while fresh.has(0) or not ids.start:
+            batch = PreparedBatch([message(number) for number in ids])
+            fresh.add(Published(list(ids), batch, ids, ids.start, 0))
+            ids = range(ids.stop, ids.stop + count)
+            del batch
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert bytes_max // 2 < after - before <= bytes_max
+
+
 async def test_an_empty_batch_stores_nothing() -> None:
     driver = await QueueDriver.start()
     published = await driver.do(publish_step(PreparedBatch([])))
