@@ -55,6 +55,8 @@ from penstock.codec.scalars import (
 from penstock.errors import CorruptError
 
 VERSION = 1
+#: Payloads of one record, whose key is the id of the first, at most.
+PAYLOADS_MAX = 1000
 
 
 class KeyType(IntEnum):
@@ -156,6 +158,12 @@ def open_key(key: bytes, expected: KeyType) -> Reader:
 
 def payload_key(message_id: int) -> bytes:
     return _PREFIX[KeyType.PAYLOAD] + encode_u64_key(message_id, "message id")
+
+
+def lowest_payload_key(message_id: int) -> bytes:
+    """Of the records that can hold this message. A floor lookup begins here: the engine opens every
+    table that may hold a part of its range."""
+    return payload_key(max(message_id - PAYLOADS_MAX + 1, 0))
 
 
 def active_key(queue_id: bytes, priority: int, bucket: int) -> bytes:

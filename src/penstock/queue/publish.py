@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 import msgspec
 import xxhash
 
-from penstock.codec.keys import Scope, once_key, payload_key
+from penstock.codec.keys import PAYLOADS_MAX, Scope, once_key, payload_key
 from penstock.codec.node import Body
 from penstock.codec.payload import RESERVED_SCHEME, UriPayload, encode_payload, payload_of
 from penstock.errors import CorruptError
@@ -31,7 +31,7 @@ from penstock.queue.taken import METADATA
 DEDUP_MS = 300_000
 #: Payloads of one block.
 BLOCK_BYTES = 1 << 20
-BLOCK_COUNT = 1000
+BLOCK_COUNT = PAYLOADS_MAX
 
 
 class Published(msgspec.Struct, frozen=True, eq=False):

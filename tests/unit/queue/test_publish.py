@@ -14,6 +14,7 @@ from penstock.log.decision import Decision, Step
 from penstock.queue.item import INLINE_BYTES, Item, PreparedBatch
 from penstock.queue.message import Fresh, Payloads, read_contents
 from penstock.queue.publish import (
+    BLOCK_COUNT,
     DEDUP_MS,
     Published,
     check_spilled,
@@ -206,7 +207,7 @@ async def test_small_payloads_behind_one_that_is_read_are_read_with_it(
     floor, floors = driver.store.floor, []
 
     async def counted(key: bytes, *, low: bytes) -> object:
-        if low == prefix(KeyType.PAYLOAD):
+        if key.startswith(prefix(KeyType.PAYLOAD)):
             floors.append(key)
         return await floor(key, low=low)
 
@@ -218,6 +219,17 @@ async def test_small_payloads_behind_one_that_is_read_are_read_with_it(
     ]
     assert found == [b"0", b"x" * 20, b"1", b"x" * 20, b"2", b"x" * 20, b"3", b"x" * 20]
     assert len(floors) == asked
+
+
+async def test_a_payload_is_looked_for_as_far_down_as_a_record_can_begin() -> None:
+    driver = await QueueDriver.start()
+    ids = await driver.publish(*(b"%d" % n for n in range(BLOCK_COUNT + 1)))
+    places = [0, BLOCK_COUNT - 1, BLOCK_COUNT]
+    for place in places:  # each by itself, with nothing in memory
+        view = await driver.rows_alone()
+        (content,) = await read_contents(view, [ids[place]], [place])
+        assert content is not None
+        assert content.payload == b"%d" % place
 
 
 async def test_a_payload_that_is_gone_is_none_though_an_older_one_is_there() -> None:
