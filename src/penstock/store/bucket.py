@@ -176,10 +176,11 @@ class BucketStore:
         chain = ChainRecord(n, time_ms, previous, digest, oldest)
         record = encode_chain(chain)
         rows = [*writes, (CHAIN_HEAD, record), (chain_key(n), record)]
-        if meanwhile is not None:
-            asyncio.get_running_loop().call_soon(meanwhile)
+        told = None if meanwhile is None else asyncio.get_running_loop().call_soon(meanwhile)
         seq = await self._rows.write([*rows, *((chain_key(old), None) for old in pruned)])
         await self._rows.flush_wal()
+        if told is not None:
+            told.cancel()  # a bucket in memory may not let the loop go on in between
         self._head, self._oldest = chain, oldest
         self._rows_of.append((seq, n))
         await self.verify()  # also learns what may be pruned; asks the bucket once a second
