@@ -153,7 +153,7 @@ def test_what_is_dead_is_left_out(spark: SparkSession, db: penstock.Database) ->
 
 
 def test_evicted_entries_are_an_error_or_are_counted(
-    spark: SparkSession, db: penstock.Database
+    spark: SparkSession, db: penstock.Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     fill(db, 200, node=100)
     db.stream("s").evict(up_to=99)
@@ -162,13 +162,17 @@ def test_evicted_entries_are_an_error_or_are_counted(
     skipping = load(spark, place(db), stream="s", startingOffsets=5, failOnDataLoss="false")
     assert skipping.count() == 100
     assert last_read(db).evicted == 95
+    # A planner of Spark's says so on stderr.
+    given = {"location": db.location, "stream": "s", "startingOffsets": "5"}
+    BatchReader(read_options(given | {"failOnDataLoss": "false"}, streaming=False)).partitions()
+    assert "95 entries of stream s from offset 5 on are gone and left out" in caplog.text
     # "earliest" is where the stream begins.
     assert load(spark, place(db), stream="s").count() == 100
 
 
 @pytest.mark.parametrize("fails", [True, False])
 def test_what_is_evicted_between_planning_and_reading_is_found_by_the_task(
-    db: penstock.Database, fails: bool
+    db: penstock.Database, caplog: pytest.LogCaptureFixture, fails: bool
 ) -> None:
     fill(db, 200, node=100)
     size = db.bulk.log_size(stream_name("s"))
@@ -183,6 +187,7 @@ def test_what_is_evicted_between_planning_and_reading_is_found_by_the_task(
         return
     assert sum(batch.num_rows for batch in read_part(options, Chosen(), part)) == 100
     assert last_read(db).evicted == 100
+    assert "100 entries of stream s from offset 0 on are gone and left out" in caplog.text
 
 
 def test_a_task_whose_checkpoint_lapsed_goes_on_through_the_broker(db: penstock.Database) -> None:

@@ -49,7 +49,7 @@ from penstock.spark.planning import (
     plan_log,
     resolve,
 )
-from penstock.spark.reading import read_part
+from penstock.spark.reading import read_part, warn_lost
 from penstock.spark.ship import shipped
 
 #: The number of the part that tells what was evicted before any task could read it.
@@ -64,7 +64,10 @@ def _read_id() -> str:
     return SystemClock().entropy(8).hex()
 
 
-def _tell_lost(bulk: Bulk, options: ReadOptions, read: str, lost: int, batch: int = 0) -> None:
+def _tell_lost(
+    bulk: Bulk, options: ReadOptions, read: str, low: int, lost: int, batch: int = 0
+) -> None:
+    warn_lost(options, low, lost)
     if lost:
         with suppress(PenstockError):
             source = str(options.source)
@@ -101,7 +104,7 @@ class BatchReader(DataSourceReader):
         # What a filter or the word "earliest" leaves open is not lost.
         named = isinstance(starting, int) and low == starting
         lost = check_lost(options, low, min(size.first, high)) if named else 0
-        _tell_lost(bulk, options, read, lost)
+        _tell_lost(bulk, options, read, low, lost)
         return list(plan_log(options, bulk, read, size, max(low, size.first), high))
 
     def _plan_queue(self, bulk: Bulk, read: str) -> Iterator[Part]:
@@ -255,7 +258,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not _is_of(end, size):
             # Planned before the stream was deleted: what it held is gone.
             lost = check_lost(options, start["offset"], end["offset"])
-            self._tell_lost(lost)
+            self._tell_lost(start["offset"], lost)
             return []
         low = self._begin(start, size)[0]
         if end["offset"] <= low:
@@ -263,15 +266,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._check_end(end["offset"], size)
         high = min(end["offset"], size.next)
         lost = check_lost(options, low, min(size.first, high)) + end["offset"] - high
-        self._tell_lost(lost)
+        self._tell_lost(low, lost)
         parts = plan_log(options, bulk, self._read, size, max(low, min(size.first, high)), high)
         if parts and parts[0].checkpoint is not None:
             self._checkpoints[high] = parts[0].checkpoint.id
         return list(parts)
 
-    def _tell_lost(self, lost: int) -> None:
+    def _tell_lost(self, low: int, lost: int) -> None:
         self._batches += 1
-        _tell_lost(self._bulk, self._options, self._read, lost, self._batches)
+        _tell_lost(self._bulk, self._options, self._read, low, lost, self._batches)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if isinstance(partition, Part):

@@ -4,8 +4,8 @@ Contract     `read_part` gives the batches of one part and tells the broker what
              done (memory only: a report that is lost changes no row). A part of a log whose store
              cannot be read here, because its checkpoint lapsed, it lies on another machine or the
              variables of its bucket are missing here, goes on through the broker from where it is,
-             and says so in the executor's log. What is evicted is an error or is counted, as
-             `failOnDataLoss` says.
+             and says so in the executor's log. What is evicted is an error, or is counted and told
+             in that log, as `failOnDataLoss` says.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from penstock.queue.statecolumns import state_columns
 from penstock.spark.handles import database
 from penstock.spark.options import ReadOptions
 from penstock.spark.planning import CHECKPOINT_MS, Chosen, Part, check_lost, check_there
-from penstock.spark.schema import made_columns, shown
+from penstock.spark.schema import TAG_COLUMNS, made_columns, shown
 from penstock.spark.writer import BATCH_ID, QUERY_ID
 from penstock.store.objects import open_objects
 from penstock.store.port import Reader
+from penstock.words import counted
 
 _log = logging.getLogger("penstock")
 
@@ -53,7 +54,17 @@ def read_part(options: ReadOptions, chosen: Chosen, part: Part) -> Iterator[pa.R
         check_lost(options, part.low, part.low + count.evicted)
         yield shown(options, batch)
     check_lost(options, part.low, part.low + count.evicted)
+    warn_lost(options, part.low, count.evicted)
     _tell(bulk, options, part, count)
+
+
+def warn_lost(options: ReadOptions, low: int, lost: int) -> None:
+    """Where it is no error. Messages that every queue is done with are no loss."""
+    if lost and options.source.kind in TAG_COLUMNS:
+        _log.warning(
+            "%s of %s from offset %d on %s gone and left out: failOnDataLoss is false",
+            counted(lost, "entry", "entries"), options.source, low, "is" if lost == 1 else "are",
+        )  # fmt: skip
 
 
 def _tell(bulk: Bulk, options: ReadOptions, part: Part, count: TaskCounts) -> None:
