@@ -160,7 +160,7 @@ def payload_key(message_id: int) -> bytes:
     return _PREFIX[KeyType.PAYLOAD] + encode_u64_key(message_id, "message id")
 
 
-def lowest_payload_key(message_id: int) -> bytes:
+def payloads_from(message_id: int) -> bytes:
     """Of the records that can hold this message. A floor lookup begins here: the engine opens every
     table that may hold a part of its range."""
     return payload_key(max(message_id - PAYLOADS_MAX + 1, 0))

@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from penstock.codec.keys import KeyType, lowest_payload_key, open_key, payload_key
+from penstock.codec.keys import KeyType, open_key, payload_key, payloads_from
 from penstock.codec.metadata import Metadata, decode_metadata_list, read_message_id
 from penstock.codec.payload import (
     BytesPayload,
@@ -390,7 +390,7 @@ async def _read_payloads(
 async def _read_payload(store: Reader, number: int, cache: Payloads) -> tuple[int, Payload] | None:
     """The record that holds this id, and the first id of that. Small ones behind it are kept too:
     they are claimed next."""
-    row = await store.floor(payload_key(number), low=lowest_payload_key(number))
+    row = await store.floor(payload_key(number), low=payloads_from(number))
     if row is None:
         return None
     first, record = _record(*row)
@@ -406,7 +406,7 @@ async def _read_payload(store: Reader, number: int, cache: Payloads) -> tuple[in
 async def _read_neighbours(store: Reader, low: int, high: int, cache: Payloads) -> tuple[int, int]:
     """The records that hold these ids, as many as one look brings. -> the id behind them, and how
     large they are"""
-    row = await store.floor(payload_key(low), low=lowest_payload_key(low))
+    row = await store.floor(payload_key(low), low=payloads_from(low))
     known = 0
     if row is not None:
         first, record = _record(*row)

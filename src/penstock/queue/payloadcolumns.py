@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from penstock.codec.keys import KeyType, lowest_payload_key, open_key, payload_key
+from penstock.codec.keys import KeyType, open_key, payload_key, payloads_from
 from penstock.codec.payload import (
     BytesPayload,
     Payload,
@@ -189,7 +189,7 @@ class _Reading:
 
 async def _records(store: Reader, low: int, high: int) -> AsyncIterator[list[tuple[int, bytes]]]:
     """The records that may hold an id low <= id <= high, by their first id."""
-    row = await store.floor(payload_key(low), low=lowest_payload_key(low))
+    row = await store.floor(payload_key(low), low=payloads_from(low))
     if row is not None:
         yield _opened([row])
     if low < high:

@@ -20,7 +20,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 import numpy as np
 
-from penstock.codec.keys import KeyType, lowest_payload_key, open_key, page_key, payload_key
+from penstock.codec.keys import KeyType, open_key, page_key, payload_key, payloads_from
 from penstock.codec.payload import (
     Payload,
     PayloadBlock,
@@ -98,7 +98,7 @@ async def plan_reclaim(
 
 async def _records(view: View, low: int, high: int) -> AsyncIterator[tuple[int, Payload]]:
     """The records that hold the payloads low <= id < high, each with its first id."""
-    row = await view.store.floor(payload_key(low), low=lowest_payload_key(low))
+    row = await view.store.floor(payload_key(low), low=payloads_from(low))
     if row is not None:
         yield _id_of(row[0]), decode_payload(row[1])
     scan = view.store.scan(payload_key(low + 1), payload_key(high), batch_rows=SCAN_ROWS)

@@ -22,9 +22,9 @@ import numpy.typing as npt
 from penstock.codec.keys import (
     KeyType,
     expiry_key,
-    lowest_payload_key,
     open_key,
     payload_key,
+    payloads_from,
     router_key,
 )
 from penstock.codec.metadata import Metadata, decode_metadata
@@ -347,7 +347,7 @@ async def _have_payloads(view: View, ids: Sequence[int]) -> list[bool]:
             if looked >= LOOK_BYTES:
                 break
             looked += LOOK_BYTES_MIN
-            row = await view.store.floor(payload_key(number), low=lowest_payload_key(number))
+            row = await view.store.floor(payload_key(number), low=payloads_from(number))
             if row is not None:
                 looked += len(row[1])
                 first = open_key(row[0], KeyType.PAYLOAD).u64_key("message id")
