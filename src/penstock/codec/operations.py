@@ -10,7 +10,6 @@ Contract     The row is keyed by the commit's number. An owner (a group, a queue
 
 from __future__ import annotations
 
-import struct
 from enum import IntEnum
 from typing import Any
 
@@ -18,12 +17,12 @@ import msgspec
 
 from penstock.codec.scalars import (
     Reader,
+    encode_bytes32,
     encode_u32,
+    encode_u64,
 )
-from penstock.errors import InvalidError
 
 _VERSION = b"\x01"
-_HEAD = struct.Struct("<BQQI")
 
 
 class PagedView(IntEnum):
@@ -53,12 +52,12 @@ class Operation(msgspec.Struct, frozen=True, gc=False):
 def encode_operations(operations: list[Operation]) -> bytes:
     parts = [_VERSION, encode_u32(len(operations), "number of operations")]
     for operation in operations:
-        owner, body = operation.owner, operation.body
-        try:
-            parts.append(_HEAD.pack(owner.view, owner.id, operation.sequence, len(body)))
-        except struct.error:
-            raise InvalidError(f"an operation of {owner} cannot be stored") from None
-        parts.append(body)
+        parts += (
+            bytes((operation.owner.view,)),
+            encode_u64(operation.owner.id, "owner"),
+            encode_u64(operation.sequence, "sequence"),
+            encode_bytes32(operation.body, "operation"),
+        )
     return b"".join(parts)
 
 

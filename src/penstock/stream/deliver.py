@@ -57,7 +57,7 @@ from penstock.log.decision import Decision, Now, Step, Timer, View
 from penstock.log.overlay import Overlay
 from penstock.log.place import Rows
 from penstock.log.read import Message, Piece, messages, read_nodes
-from penstock.log.state import LogRange, LogState, read_log, state_key
+from penstock.log.state import LogState, read_log, state_key
 from penstock.stream.group import (
     Change,
     GroupNameState,
@@ -397,7 +397,7 @@ async def _see_new(
         seen.skipped += begin - at
         seen.next = begin
     size = nodes = found = 0
-    shown = LogRange(log.log_id, log.first, max(end, log.first))
+    shown = msgspec.structs.replace(log, next=max(end, log.first))
     async for node, low, high in read_nodes(view.store, shown, begin, end, cache=cache):
         for start, stop, living in node.runs(low, high):
             if living:

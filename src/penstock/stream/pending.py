@@ -64,22 +64,23 @@ class Page(msgspec.Struct, frozen=True):
         return found
 
 
-_FREE: Ints = np.zeros(PAGE_SLOTS, np.int64)
-_UNDELIVERED: npt.NDArray[np.uint16] = np.zeros(PAGE_SLOTS, np.uint16)
-_FREE.flags.writeable = _UNDELIVERED.flags.writeable = False
-
-
 def empty_page(number: int, sequence: int) -> Page:
-    # Shared by all that are empty: a page is replaced, never changed.
-    return Page(number, sequence, _FREE, _FREE, _UNDELIVERED, _empty_line(number))
+    return Page(
+        number,
+        sequence,
+        np.zeros(PAGE_SLOTS, np.int64),
+        np.zeros(PAGE_SLOTS, np.int64),
+        np.zeros(PAGE_SLOTS, np.uint16),
+        _empty_line(number),
+    )
 
 
 def page_of(number: int, row: PageRow) -> Page:
-    retry, expire, deliveries = _FREE.copy(), _FREE.copy(), _UNDELIVERED.copy()
-    retry[row.slots] = row.retry
-    expire[row.slots] = row.expire
-    deliveries[row.slots] = row.deliveries
-    return Page(number, row.sequence, retry, expire, deliveries)
+    page = empty_page(number, row.sequence)
+    page.retry[row.slots] = row.retry
+    page.expire[row.slots] = row.expire
+    page.deliveries[row.slots] = row.deliveries
+    return msgspec.structs.replace(page, line=None)
 
 
 def row_of(page: Page) -> PageRow:

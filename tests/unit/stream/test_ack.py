@@ -2,21 +2,19 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 
 from penstock.codec.group import (
     OFFSET_MAX,
     OPERATION_OFFSETS,
     PAGE_SLOTS,
-    PageRow,
     decode_group_operation,
 )
 from penstock.errors import InvalidError
 from penstock.stream import group
 from penstock.stream.ack import Acks, ack_step
 from penstock.stream.group import owner_of
-from penstock.stream.pending import Page, page_of
+from penstock.stream.pending import Page, empty_page
 from penstock.stream.timers import group_due
 from unit.stream.driver import G, GroupDriver, S
 
@@ -185,13 +183,11 @@ async def test_more_than_one_operation_can_name_are_acknowledged_at_once() -> No
     assert await (await driver.rebuilt()).seen() == await driver.seen()
 
 
-SLOTS = np.arange(PAGE_SLOTS, dtype=np.uint16)
-
-
 def test_very_many_ranges_cost_what_they_name() -> None:
     calls = 0
     acks = Acks([(10 * i, 10 * i + 3) for i in range(20_000)])
-    page = page_of(7, PageRow(0, SLOTS, SLOTS, SLOTS + np.int64(1), SLOTS + np.int64(1)))
+    page = empty_page(7, 0)
+    page.retry[:] = 1
     between = Page.between
 
     def counted(self: Page, low: int, high: int) -> Any:
