@@ -8,11 +8,10 @@
 Contract     `Parser.feed` gives every request that is complete; what comes later is kept. Bytes
              that are no request set `error`, in Redis' words, and nothing is parsed any more.
              Limits hold before anything is kept for what a header announces.
-Speed        Long arrays, and requests that come alone, go through hiredis, about four times as fast
-             as the walk below, screening included. hiredis makes room for as many elements as any
-             header says, nested ones too, so bytes that could be such a header (or a bulk that is
-             too large) never reach it: they are walked. The walk decides what is right; hiredis
-             only does it faster.
+Speed        Long arrays go through hiredis, about four times as fast as the walk below, screening
+             included. hiredis makes room for as many elements as any header says, nested ones too,
+             so bytes that could be such a header (or a bulk that is too large) never reach it:
+             they are walked. The walk decides what is right; hiredis only does it faster.
 Not here     what commands mean (server/resp/), sockets (server/resp/connection.py).
 """
 
@@ -130,44 +129,31 @@ def _is_suspicious(chunk: bytes) -> bool:
     return _LONG_NUMBER.search(chunk) is not None and _SUSPICIOUS.search(chunk) is not None
 
 
-#: Requests up to this size that come alone, as most do, go through hiredis at once.
+#: Requests up to this size that come alone, as most do, are cut at their line ends.
 _ALONE_BYTES = 64 << 10
-#: Their first line ends here: it has five digits at most.
-_ALONE_HEADER = 8
-#: Signs of what is no bulk, and that hiredis gives as a list or as bytes all the same.
-_OTHER_SIGNS = (b"*", b"~", b"%", b">", b"|", b"+", b"=", b"(")
+_ALONE_COUNTS = {b"*%d" % count: count for count in range(1, 1025)}
+_ALONE_HEADS = [b"$%d" % size for size in range(4096)]
 
 
 def _one_request(data: bytes, limits: Limits) -> list[bytes] | None:
-    """The one request that these bytes are, if they are just that. Without the signs of anything
-    but bulks, which most do not hold, that costs a fifth of walking through it."""
-    if len(data) > _ALONE_BYTES or not data.startswith(b"*") or not data.endswith(CRLF):
+    """The one request that these bytes are, if they are just that and nothing in it looks like a
+    line end. A third of the price of walking through it."""
+    if len(data) > _ALONE_BYTES or limits.arguments < len(_ALONE_COUNTS):
         return None
-    if data.find(CRLF, 0, _ALONE_HEADER) < 0:
+    if limits.bulk_bytes < _ALONE_BYTES or limits.frame_bytes < _ALONE_BYTES:
         return None
-    if min(limits.arguments, limits.bulk_bytes, limits.frame_bytes) < _ALONE_BYTES:
+    if not data.endswith(CRLF):
         return None
-    plain = data.find(b"*", 1) < 0 and not any([sign in data for sign in _OTHER_SIGNS[1:]])
-    if not plain and _is_suspicious(data):
+    lines = data.split(CRLF)
+    count = _ALONE_COUNTS.get(lines[0])
+    if count is None or len(lines) != 2 * count + 2:
         return None
-    reader = hiredis.Reader()
-    reader.feed(data)
+    arguments = lines[2:-1:2]
     try:
-        found = reader.gets()
-        if not found or reader.has_data():
-            return None
-        b"".join(found)
-    except Exception:  # hiredis' own errors; and something that is no bytes
+        heads = list(map(_ALONE_HEADS.__getitem__, map(len, arguments)))
+    except IndexError:
         return None
-    arguments: list[bytes] = found
-    return arguments if plain or _written_bytes(arguments) == len(data) else None
-
-
-def _written_bytes(arguments: list[bytes]) -> int:
-    """The size of this request as bulks."""
-    sizes = [*map(len, arguments)]
-    digits = len(str(len(sizes))) + sum([len(str(size)) for size in sizes])
-    return 3 + 5 * len(sizes) + digits + sum(sizes)
+    return arguments if heads == lines[1:-1:2] else None
 
 
 class Parser:
