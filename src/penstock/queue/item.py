@@ -42,13 +42,13 @@ _FIXED = np.dtype(_FIELDS)
 #: A whole record: the last byte says that neither headers nor a tail of ours follow.
 _BARE = np.dtype([*_FIELDS, ("headers", "u1")])
 _BARE_TAIL = b"\x00"
-_NO_HEADERS: Mapping[str, str] = {}
+NO_HEADERS: Mapping[str, str] = {}
 
 
 class Item(msgspec.Struct, frozen=True, gc=False):
     payload: bytes = b""
     uri: str | None = None  # instead of the payload
-    headers: Mapping[str, str] = _NO_HEADERS
+    headers: Mapping[str, str] = NO_HEADERS
     to: str | None = None
     delay_ms: int = 0  # visible so long after it was received
     visible_at_ms: int | None = None  # or then
@@ -110,7 +110,7 @@ class PreparedBatch:
             items = Bare(payloads_of(items))
         self.items = items
         self.payloads = payloads_of(items)
-        #: None: no message has headers; no message is addressed; all of them are new.
+        #: None: no message has headers; none is addressed; none has a dedup id.
         self.headers: list[Mapping[str, str]] | None = None
         self.to: list[str | None] | None = None
         self.dedup_ids: list[str | None] | None = None

@@ -49,7 +49,7 @@ from penstock.log.state import LogState, state_key
 from penstock.queue.allqueues import AllQueues, load_all_queues
 from penstock.queue.draft import Draft, draft_step
 from penstock.queue.filter import DEFAULT_PRIORITY, PRIORITY_HEADER, Rows, header_priorities
-from penstock.queue.item import PreparedBatch
+from penstock.queue.item import NO_HEADERS, PreparedBatch
 from penstock.queue.place import insert
 from penstock.queue.state import Change, load_queue_by_id
 from penstock.queue.taken import METADATA, load_taken_page, reclaim_of
@@ -60,7 +60,6 @@ ROUTE_COUNT = 2000
 #: everybody's commits wait for it.
 LOOK_BYTES, LOOK_BYTES_MIN = 16 << 20, 64 << 10
 
-_NO_HEADERS: Mapping[str, str] = {}
 ROUTER: StateKey = ("router", None)
 MESSAGES_DUE: StateKey = ("messages", None)
 
@@ -103,7 +102,7 @@ class Batch:
             fixed["received_at_ms"].astype(np.int64),
             fixed["visible_at_ms"].astype(np.int64),
             fixed["retention_s"].astype(np.int64),
-            [_NO_HEADERS] * len(batch) if batch.headers is None else batch.headers,
+            [NO_HEADERS] * len(batch) if batch.headers is None else batch.headers,
             np.arange(offset, offset + len(batch), dtype=np.uint64),
             batch.to,
             default=batch.headers is None,
